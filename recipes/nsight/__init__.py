@@ -1,0 +1,1 @@
+"""Everything that knows Nsight Systems: finding it, exporting with it, running inside it."""

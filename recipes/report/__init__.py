@@ -1,0 +1,1 @@
+"""Reading reports: one schema for every Nsight version and export format."""
