@@ -1,0 +1,194 @@
+"""A report as a folder of parquet files: made once by `nsys export`, shared by all recipes.
+
+The export lies in the pack's cache folder under a key made of the report's content and the exporter's version.
+So a copied, moved or chmod-ed report finds its export again, a changed one never does, and nothing is written
+beside the report. A folder is there whole or not at all: it is filled under another name and then renamed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from recipes.cache_folder import cache_root
+from recipes.errors import PackError
+from recipes.report import schema
+
+#: The tables that every Nsight version writes; an export without them is not whole.
+REQUIRED = ("META_DATA_EXPORT", "StringIds", "TARGET_INFO_SYSTEM_ENV")
+_MANIFEST = "manifest.json"
+# Part of the key: another set of tables makes another export.
+_TABLES = tuple(sorted({*schema.EXPORTED, *REQUIRED}))
+
+
+@dataclass(frozen=True)
+class Exporter:
+    """An `nsys` executable and its version as it prints it."""
+
+    nsys: Path
+    version: str
+
+
+def export(report: Path, exporter: Exporter, announce: Callable[[str], None] = lambda text: None) -> Path:
+    """The folder with the report's export, made now unless it is there.
+
+    `announce` is told before work that takes time. PackError when the report cannot be exported or the cache
+    folder cannot be written.
+    """
+    try:
+        key = _key(report, exporter)
+        folder = cache_root() / "exports"
+        final = folder / key
+        if _is_whole(final):
+            return final
+        folder.mkdir(parents=True, exist_ok=True)
+        with _locked(folder / f"{key}.lock"):
+            if not _is_whole(final):
+                announce(f"exporting {report.name}")
+                _make(report, exporter, final)
+        return final
+    except OSError as error:
+        raise _unwritable(report, error) from None
+
+
+def _key(report: Path, exporter: Exporter) -> str:
+    made_of = f"{content_digest(report)} {exporter.version} {' '.join(_TABLES)}"
+    return hashlib.blake2b(made_of.encode(), digest_size=16).hexdigest()
+
+
+def content_digest(path: Path) -> str:
+    """A digest of a file's content. Remembered in the cache folder until the file's stamps change."""
+    stat = path.stat()
+    # The change time tells about edits that keep size and modification time; a chmod moves it too, which
+    # costs one more reading of the file but not a new export.
+    stamps = [stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
+    name = hashlib.blake2b(os.fsencode(path.absolute()), digest_size=16).hexdigest()
+    note = cache_root() / "digests" / f"{name}.json"
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        known = json.loads(note.read_text())
+        if known["stamps"] == stamps:
+            return str(known["digest"])
+    with path.open("rb") as file:
+        digest = hashlib.blake2b(digest_size=20)
+        while block := file.read(1 << 22):
+            digest.update(block)
+    note.parent.mkdir(parents=True, exist_ok=True)
+    _write_atomically(note, json.dumps({"stamps": stamps, "digest": digest.hexdigest()}))
+    return digest.hexdigest()
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether every file that the manifest lists is there in its size."""
+    try:
+        sizes = json.loads((folder / _MANIFEST).read_text())["sizes"]
+        return all((folder / name).stat().st_size == size for name, size in sizes.items())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def _make(report: Path, exporter: Exporter, final: Path) -> None:
+    # What a killed run left under this key; the lock says that nobody is filling it now.
+    for left in final.parent.glob(f"{final.name}.part-*"):
+        shutil.rmtree(left, ignore_errors=True)
+    part = Path(tempfile.mkdtemp(prefix=f"{final.name}.part-", dir=final.parent))
+    try:
+        _run_export(report, exporter, part)
+        _check(report, part)
+        sizes = {file.name: file.stat().st_size for file in sorted(part.iterdir())}
+        manifest = {"report": report.name, "nsys": exporter.version, "sizes": sizes}
+        (part / _MANIFEST).write_text(json.dumps(manifest, indent=1))
+        if final.exists():
+            shutil.rmtree(final)
+        part.rename(final)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _run_export(report: Path, exporter: Exporter, folder: Path) -> None:
+    command = [
+        str(exporter.nsys), "export", "--type", "parquetdir", "--lazy", "false", "--force-overwrite", "true",
+        "--quiet", "true", "--tables", ",".join(_TABLES), "--output", str(folder), str(report.absolute()),
+    ]  # fmt: skip
+    try:
+        done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, check=False)
+    except OSError as error:
+        raise PackError(
+            f"{exporter.nsys}: cannot be run ({error.strerror or error}); see `python -m recipes check`"
+        ) from None
+    if done.returncode:
+        said = (done.stderr + done.stdout).decode("utf-8", "replace")
+        raise PackError(f"{report}: {_reason(report, said, done.returncode, exporter)}")
+
+
+def _reason(report: Path, said: str, status: int, exporter: Exporter) -> str:
+    """Why `nsys export` failed and what to do, from what it printed."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    found = next((line for line in lines if "error" in line.lower()), lines[-1] if lines else f"status {status}")
+    found = found.removeprefix("Exportation error:").strip().rstrip(".")
+    if report.stat().st_size == 0:
+        return "is empty; copy it again or capture again"
+    if "magic number" in found or "delimiter" in found or "Cannot read" in found:
+        return f"is damaged, cut off or not an Nsight report (nsys: {found}); copy it again or capture again"
+    if "rotobuf" in found or "version" in found.lower():
+        return (
+            f"cannot be read by Nsight {exporter.version}, probably since a newer one wrote it (nsys: {found}); "
+            "use that version or newer, or give its export (nsys export --type sqlite) as the input"
+        )
+    return f"nsys export failed ({found}); try `nsys export` by hand"
+
+
+def _check(report: Path, folder: Path) -> None:
+    """PackError unless all tables that must be there are, and every file is readable parquet."""
+    missing = [name for name in REQUIRED if not (folder / f"{name}.parquet").is_file()]
+    if missing:
+        raise PackError(f"{report}: nsys exported no {', '.join(missing)}; try `nsys export` by hand")
+    for file in folder.iterdir():
+        try:
+            pq.read_metadata(file)
+        except (pa.ArrowException, OSError) as error:
+            free = shutil.disk_usage(folder).free
+            raise PackError(
+                f"{report}: its export is cut off at {file.name} ({' '.join(str(error).split())}); {free >> 20} MiB "
+                f"are free in {folder.parent}; free space there or set NSYS_LLM_RECIPES_CACHE to another folder"
+            ) from None
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Holds an exclusive lock on a file, or none where the file system has no locks: the rename is safe alone."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    with path.open("w") as file:
+        with contextlib.suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    part.write_text(text)
+    part.replace(path)
+
+
+def _unwritable(report: Path, error: OSError) -> PackError:
+    where = error.filename or report
+    if str(where).startswith(str(cache_root())) or error.errno in (28, 122):
+        return PackError(
+            f"{report}: its export cannot be kept in {cache_root()} ({error.strerror or error}); "
+            "set NSYS_LLM_RECIPES_CACHE to a folder with space and write permission"
+        )
+    return PackError(f"{where}: {error.strerror or error}; check the path and its permissions")

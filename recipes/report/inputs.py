@@ -1,0 +1,152 @@
+"""The reports that the paths on a command line stand for."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from recipes.errors import PackError
+from recipes.nsight.export import Exporter, export
+from recipes.report.report import Report, open_export
+
+REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
+_EXPORT_SUFFIXES = (".sqlite", "_pqtdir")
+
+
+@dataclass(frozen=True)
+class Input:
+    """One report to analyse.
+
+    `path` is what was found; `label` a short name of it, unique among the inputs; `export` an export of the same
+    report that lies beside it; `problem` why there is nothing to read at the path, in one line.
+    """
+
+    path: Path
+    label: str
+    export: Path | None = None
+    problem: str | None = None
+
+
+def find_inputs(paths: Sequence[str]) -> list[Input]:
+    """The inputs that files, folders and `folder:n` (its first n reports) stand for, each report once.
+
+    A path with nothing to read becomes an input with a problem, so that the others are still analysed.
+    """
+    found: dict[str, Input] = {}
+    for path in paths:
+        for item in _expand(path):
+            found.setdefault(os.path.realpath(item.path), item)
+    return _labelled(list(found.values()))
+
+
+def open_input(item: Input, exporter: Exporter | None, announce: Callable[[str], None]) -> tuple[Report, str]:
+    """The report behind an input, and a remark on how it was read (empty when there is none).
+
+    Without an exporter, or when the exporter cannot read the report, the export beside it is used if it is not
+    older than the report. PackError when nothing can be read.
+    """
+    if item.problem:
+        raise PackError(item.problem)
+    if not item.path.name.endswith(REPORT_SUFFIXES):
+        return open_export(item.path), ""
+    try:
+        if exporter is None:
+            raise PackError(
+                f"{item.path}: no Nsight Systems was found to export it; see `python -m recipes check`, or give "
+                "its export (nsys export --type sqlite) as the input"
+            )
+        return open_export(export(item.path, exporter, announce)), ""
+    except PackError as error:
+        if item.export is None:
+            raise
+        if item.export.stat().st_mtime < item.path.stat().st_mtime:
+            raise PackError(f"{error}; {item.export.name} beside it is older than the report, so it was not used") from None
+        return open_export(item.export), f"read from {item.export.name} beside it"
+
+
+def _expand(text: str) -> Iterable[Input]:
+    path, limit = _split_limit(text)
+    if limit is not None and not path.is_dir():
+        return [_problem(path, f"{path} is no folder, so :{limit} means nothing; give a folder or leave :{limit} away")]
+    if not path.exists():
+        return [_problem(path, f"{path} does not exist; check the path")]
+    if path.is_dir() and not _is_export_folder(path):
+        return _in_folder(path, limit)
+    if path.is_dir() or path.name.endswith((*REPORT_SUFFIXES, ".sqlite")):
+        return [Input(path, "", _export_beside(path))]
+    return [
+        _problem(path, f"{path} is no report; give .nsys-rep, .qdrep, .sqlite or _pqtdir, or a folder of them")
+    ]
+
+
+def _split_limit(text: str) -> tuple[Path, int | None]:
+    """`folder:n` as Nsight takes it; a colon that belongs to an existing path stays in it."""
+    folder, colon, count = text.rpartition(":")
+    if colon and count.isdigit() and not Path(text).exists():
+        return Path(folder), int(count)
+    return Path(text), None
+
+
+def _in_folder(folder: Path, limit: int | None) -> Iterable[Input]:
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError as error:
+        return [_problem(folder, f"{folder}: {error.strerror or error}; check its permissions")]
+    reports = [entry for entry in entries if entry.name.endswith(REPORT_SUFFIXES)]
+    covered = {_stem(report) for report in reports}
+    sqlite = [e for e in entries if e.name.endswith(".sqlite") and _stem(e) not in covered]
+    covered |= {_stem(entry) for entry in sqlite}
+    parquet = [e for e in entries if e.is_dir() and _is_export_folder(e) and _stem(e) not in covered]
+    inputs = [Input(path, "", _export_beside(path)) for path in sorted(reports + sqlite + parquet)]
+    if not inputs:
+        return [_problem(folder, _nothing_in(folder))]
+    return inputs[:limit]
+
+
+def _nothing_in(folder: Path) -> str:
+    below = sorted({path.parent for suffix in REPORT_SUFFIXES for path in folder.glob(f"*/*{suffix}")})
+    hint = f"subfolders are not searched: give {below[0]}" if below else "check the path"
+    return f"{folder} holds no reports (.nsys-rep, .qdrep, .sqlite, _pqtdir); {hint}"
+
+
+def _is_export_folder(path: Path) -> bool:
+    return path.name.endswith("_pqtdir") or (path / "META_DATA_EXPORT.parquet").is_file()
+
+
+def _export_beside(path: Path) -> Path | None:
+    """An export of a report as Nsight names it: same name, other ending."""
+    if not path.name.endswith(REPORT_SUFFIXES):
+        return None
+    candidates = (path.with_name(_stem(path) + suffix) for suffix in _EXPORT_SUFFIXES)
+    return next((candidate for candidate in candidates if candidate.exists()), None)
+
+
+def _stem(path: Path) -> str:
+    for suffix in (*REPORT_SUFFIXES, *_EXPORT_SUFFIXES):
+        if path.name.endswith(suffix):
+            return path.name[: -len(suffix)]
+    return path.name
+
+
+def _problem(path: Path, problem: str) -> Input:
+    return Input(path, "", problem=problem)
+
+
+def _labelled(inputs: list[Input]) -> list[Input]:
+    """Each input labelled by its name without ending; as many folders in front as tell all inputs apart."""
+    parts = [(*item.path.absolute().parts[:-1], _stem(item.path)) for item in inputs]
+    # Names that a file name allows and UTF-8 does not would not fit into a table.
+    parts = [tuple(os.fsencode(part).decode("utf-8", "backslashreplace") for part in path) for path in parts]
+    labels = [path[-1] for path in parts]
+    for depth in range(2, max(map(len, parts), default=0) + 1):
+        count = Counter(labels)
+        labels = [
+            "/".join(path[-depth:]) if count[label] > 1 else label for path, label in zip(parts, labels, strict=True)
+        ]
+    count = Counter(labels)
+    # The same stem in the same folder: x.nsys-rep and x.qdrep.
+    names = [item.path.name if count[label] > 1 else label for item, label in zip(inputs, labels, strict=True)]
+    return [replace(item, label=name) for item, name in zip(inputs, names, strict=True)]

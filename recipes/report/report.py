@@ -1,0 +1,186 @@
+"""A report's tables in one schema, whatever Nsight version and export format they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recipes.errors import PackError
+from recipes.report import schema
+from recipes.report.schema import SourceColumn, SourceTable
+from recipes.report.sources import ParquetFolder, Source, SqliteFile
+
+
+@dataclass(frozen=True)
+class Strings:
+    """StringIds: ids in order (int64[n]) and the text of each (string[n])."""
+
+    ids: np.ndarray
+    values: pa.Array
+
+    def positions(self, ids: np.ndarray) -> np.ndarray:
+        """Where each id is in `values`, int64; -1 for an id that is not there."""
+        if len(self.ids) == 0:
+            return np.full(len(ids), -1)
+        at = np.minimum(np.searchsorted(self.ids, ids), len(self.ids) - 1)
+        return np.where(self.ids[at] == ids, at, -1)
+
+
+class Report:
+    """One report, read table by table and column by column from an export of it."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def read(self, table: SourceTable, columns: Sequence[str] | None = None) -> pa.Table:
+        """The columns of a normalised table, all of them by default.
+
+        Empty when the export has no such table; a column that it lacks is null. Integers are int64 (ids that
+        are unsigned in some exports wrap, as SQLite stores them), text is string, text behind ids is a
+        dictionary array. PackError when the export is damaged.
+        """
+        names = list(table.columns) if columns is None else list(columns)
+        exported = self._exported(table)
+        if exported is None:
+            fields = [(name, _result_type(table.columns[name])) for name in names]
+            return pa.schema(fields).empty_table()
+        present = self._source.columns(exported)
+        wanted = {name: _present(table.columns[name], present) for name in names}
+        integers, texts = _split(table, wanted)
+        raw = self._source.read(exported, integers, texts)
+        count = len(raw)
+        if not integers and not texts:
+            count = len(self._source.read(exported, [sorted(present)[0]], []))
+        arrays = [self._column(table.columns[name], wanted[name], raw, count) for name in names]
+        return pa.table(dict(zip(names, arrays, strict=True)))
+
+    def has(self, table: SourceTable) -> bool:
+        """Whether the export holds the table, with or without rows."""
+        return self._exported(table) is not None
+
+    def pairs(self, table: SourceTable) -> list[tuple[str, str]]:
+        """A table of names and values as a list of pairs; a null value is an empty text."""
+        rows = self.read(table, ["name", "value"])
+        values = rows["value"].fill_null("").to_pylist()
+        return list(zip(rows["name"].fill_null("").to_pylist(), values, strict=True))
+
+    @cached_property
+    def strings(self) -> Strings:
+        """StringIds, in order of id."""
+        rows = self.read(schema.STRINGS)
+        ids = rows["id"].fill_null(-1).to_numpy()
+        order = np.argsort(ids, kind="stable")
+        return Strings(ids[order], rows["value"].combine_chunks().take(pa.array(order)))
+
+    def _exported(self, table: SourceTable) -> str | None:
+        for name, required in table.exported:
+            columns = self._source.columns(name)
+            if columns and columns.issuperset(required):
+                return name
+        return None
+
+    def _column(self, column: SourceColumn, names: list[str], raw: pa.Table, count: int) -> pa.Array:
+        if not names:
+            return pa.nulls(count, _result_type(column))
+        if not column.ids:
+            return _integers(raw[names[0]]) if pa.types.is_integer(column.type) else _text(raw[names[0]])
+        direct = [name for name in names if name in column.exported]
+        ids = [_integers(raw[name]) for name in names if name in column.ids]
+        resolved = self._resolve(ids, count) if ids else None
+        if not direct:
+            return resolved
+        text = _text(raw[direct[0]])
+        return pc.coalesce(text, resolved.dictionary_decode()) if resolved is not None else text
+
+    def _resolve(self, ids: list[pa.Array], count: int) -> pa.DictionaryArray:
+        """The text behind the first of the id columns that has one, row by row."""
+        at = np.full(count, -1)
+        for column in ids:
+            missing = at < 0
+            if not missing.any():
+                break
+            # Few distinct ids stand in many rows: look each up once.
+            encoded = column.dictionary_encode()
+            found = self.strings.positions(encoded.dictionary.to_numpy(zero_copy_only=False))
+            codes = encoded.indices.fill_null(len(found)).to_numpy()
+            at = np.where(missing, np.append(found, -1)[codes], at)
+        encoded = pa.array(at).dictionary_encode()
+        used = encoded.dictionary.to_numpy()
+        known = pa.array(np.maximum(used, 0), mask=used < 0)
+        values = self.strings.values.take(known)
+        # One text under two ids is one name.
+        merged = values.dictionary_encode()
+        indices = merged.indices.take(encoded.indices)
+        return pa.DictionaryArray.from_arrays(indices, merged.dictionary)
+
+
+def open_export(path: Path) -> Report:
+    """The report behind a SQLite file or a parquet folder. PackError when it is not an export or only a part."""
+    if path.is_dir():
+        source: Source = ParquetFolder(path)
+    else:
+        with _readable(path) as file:
+            if file.read(16) != b"SQLite format 3\0":
+                raise PackError(f"{path}: not a SQLite file; export the report again with nsys export")
+        source = SqliteFile(path)
+    tables = source.tables()
+    known = {name for name, _ in schema.EXPORT_INFO.exported}
+    if not tables & known or not any(name.startswith("TARGET_INFO_") for name in tables):
+        raise PackError(
+            f"{path}: not a whole Nsight export (META_DATA_EXPORT or the TARGET_INFO tables are missing); "
+            "export the report again with nsys export"
+        )
+    return Report(source)
+
+
+def _readable(path: Path):
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise PackError(f"{path}: {error.strerror or error}; check the path and its permissions") from None
+
+
+def _present(column: SourceColumn, present: frozenset[str]) -> list[str]:
+    return [name for name in (*column.exported, *column.ids) if name in present]
+
+
+def _split(table: SourceTable, wanted: dict[str, list[str]]) -> tuple[list[str], list[str]]:
+    """The exported columns to read, as integers and as texts, each once."""
+    integers, texts = [], []
+    for name, exported in wanted.items():
+        column = table.columns[name]
+        text = [found for found in exported if column.type == pa.string() and found in column.exported]
+        texts += text
+        integers += [found for found in exported if found not in text]
+    return list(dict.fromkeys(integers)), list(dict.fromkeys(texts))
+
+
+def _result_type(column: SourceColumn) -> pa.DataType:
+    if column.ids and not column.exported:
+        return pa.dictionary(pa.int32(), pa.string())
+    return column.type
+
+
+def _integers(column: pa.ChunkedArray) -> pa.Array:
+    try:
+        return column.cast(pa.int64(), safe=False).combine_chunks()
+    except pa.ArrowException:
+        raise PackError(f"a column of numbers holds {column.type}; export the report again") from None
+
+
+def _text(column: pa.ChunkedArray) -> pa.Array:
+    """Text as valid UTF-8: bytes that are not UTF-8 survive as \\xNN."""
+    array = column.combine_chunks()
+    try:
+        text = array.cast(pa.string()) if array.type != pa.string() else array
+        text.validate(full=True)
+        return text
+    except pa.ArrowException:
+        values = array.cast(pa.binary()).to_pylist()
+        return pa.array([v if v is None else v.decode("utf-8", "backslashreplace") for v in values], pa.string())

@@ -1,0 +1,140 @@
+"""Exports of a report as they lie on the disk: a SQLite file, or a folder with one parquet file a table.
+
+A source answers two questions, and knows no version: which columns a table has (none: no such table), and what
+is in them. Integers come as Arrow integers of any width, text as Arrow binary or string.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import chain
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import quote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from recipes.errors import PackError
+
+
+class Source(Protocol):
+    """What both kinds of export offer."""
+
+    def tables(self) -> frozenset[str]:
+        """The names of the tables."""
+
+    def columns(self, table: str) -> frozenset[str]:
+        """The columns of a table; empty when there is no such table."""
+
+    def read(self, table: str, integers: Sequence[str], texts: Sequence[str]) -> pa.Table:
+        """The columns asked for, in file order. PackError when they cannot be read."""
+
+
+class ParquetFolder:
+    """A `_pqtdir` folder as `nsys export --type parquetdir` writes it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def tables(self) -> frozenset[str]:
+        return frozenset(file.stem for file in self.path.glob("*.parquet"))
+
+    @lru_cache(maxsize=None)  # noqa: B019: a source lives as long as the analysis of one report
+    def columns(self, table: str) -> frozenset[str]:
+        file = self.path / f"{table}.parquet"
+        if not file.is_file():
+            return frozenset()
+        try:
+            return frozenset(pq.read_schema(file).names)
+        except (pa.ArrowException, OSError) as error:
+            raise _damaged(file, error) from None
+
+    def read(self, table: str, integers: Sequence[str], texts: Sequence[str]) -> pa.Table:
+        file = self.path / f"{table}.parquet"
+        try:
+            # A reader of its own: these files have thousands of small row groups, which the dataset reader
+            # behind read_table handles slower.
+            with pq.ParquetFile(file) as reader:
+                return reader.read(columns=[*integers, *texts])
+        except (pa.ArrowException, OSError) as error:
+            raise _damaged(file, error) from None
+
+
+class SqliteFile:
+    """A `.sqlite` file as `nsys export --type sqlite` writes it."""
+
+    # Stands for NULL while integers pass through NumPy; no id, time or size is that small.
+    _NULL = -(2**63)
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def _connect(self) -> sqlite3.Connection:
+        # immutable: nobody writes an export, and no lock or journal is to be made beside it.
+        connection = sqlite3.connect(f"file:{quote(str(self.path))}?mode=ro&immutable=1", uri=True)
+        connection.text_factory = bytes
+        return connection
+
+    def _rows(self, query: str) -> list[tuple]:
+        try:
+            connection = self._connect()
+            try:
+                return connection.execute(query).fetchall()
+            finally:
+                connection.close()
+        except sqlite3.Error as error:
+            raise _damaged(self.path, error) from None
+
+    @lru_cache(maxsize=None)  # noqa: B019
+    def tables(self) -> frozenset[str]:
+        rows = self._rows("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
+        return frozenset(name.decode() for (name,) in rows)
+
+    @lru_cache(maxsize=None)  # noqa: B019
+    def columns(self, table: str) -> frozenset[str]:
+        if table not in self.tables():
+            return frozenset()
+        return frozenset(row[1].decode() for row in self._rows(f"PRAGMA table_info({_quoted(table)})"))
+
+    def read(self, table: str, integers: Sequence[str], texts: Sequence[str]) -> pa.Table:
+        columns = {}
+        if integers:
+            columns.update(self._integers(table, integers))
+        for text in texts:
+            rows = self._rows(f"SELECT CAST({_quoted(text)} AS TEXT) FROM {_quoted(table)}")
+            columns[text] = pa.array([value for (value,) in rows], type=pa.binary())
+        return pa.table(columns)
+
+    def _integers(self, table: str, names: Sequence[str]) -> dict[str, pa.Array]:
+        wanted = ", ".join(f"ifnull({_quoted(name)}, {self._NULL})" for name in names)
+        try:
+            connection = self._connect()
+            try:
+                (count,) = connection.execute(f"SELECT count(*) FROM {_quoted(table)}").fetchone()
+                rows = connection.execute(f"SELECT {wanted} FROM {_quoted(table)}")
+                values = np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=count * len(names))
+            finally:
+                connection.close()
+        except (sqlite3.Error, ValueError, TypeError, OverflowError) as error:
+            raise _damaged(self.path, error) from None
+        columns = values.reshape(count, len(names))
+        return {name: _with_nulls(columns[:, i], self._NULL) for i, name in enumerate(names)}
+
+
+def _with_nulls(values: np.ndarray, null: int) -> pa.Array:
+    values = np.ascontiguousarray(values)
+    missing = values == null
+    return pa.array(values, mask=missing if missing.any() else None)
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _damaged(file: Path, error: Exception) -> PackError:
+    reason = " ".join(str(error).split())
+    return PackError(f"{file}: cannot be read as an Nsight export ({reason}); export the report again")
