@@ -1,0 +1,100 @@
+"""Which GPU an operation ran on: the ordinal that a process sees is not yet a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from recipes.report import schema
+from recipes.report.report import Report
+
+# Bits 24 to 47 of Nsight's global ids are the process id.
+_PID_SHIFT, _PID_MASK = 24, 0xFFFFFF
+
+
+@dataclass(frozen=True)
+class Devices:
+    """The devices with work: for each its number and GPU name; the processes with GPU work; a remark if the
+    report leaves it open which GPU an ordinal means (empty otherwise)."""
+
+    numbers: list[int]
+    gpu_names: list[str]
+    pids: list[int]
+    remark: str
+
+
+def pid_of(global_ids: np.ndarray) -> np.ndarray:
+    """The process ids in Nsight's global process or thread ids."""
+    return (global_ids >> _PID_SHIFT) & _PID_MASK
+
+
+def find_devices(report: Report, global_pid: np.ndarray, device_id: np.ndarray) -> tuple[Devices, np.ndarray]:
+    """The devices of a report, and for each operation (by its process and the ordinal it names) its device, as
+    an index (int32) into them.
+
+    With TARGET_INFO_CUDA_DEVICE a device is the physical GPU (gpuId). Without it the ordinal stands for the GPU,
+    unless several processes use the same one: with CUDA_VISIBLE_DEVICES these may be different GPUs, so each
+    process's device is then kept apart, numbered by process and ordinal.
+    """
+    pairs, of_operation = _distinct_pairs(global_pid, device_id)
+    pids = [int(pid) for pid in pid_of(np.array([pair[0] for pair in pairs], dtype=np.int64))]
+    seen = [(pid, ordinal) for pid, (_, ordinal) in zip(pids, pairs, strict=True)]
+    numbers, remark = _numbers(seen, _gpu_ids(report))
+    distinct = sorted(set(numbers))
+    index = np.array([distinct.index(number) for number in numbers], dtype=np.int32)
+    names = _gpu_names(report, dict(zip(numbers, seen, strict=True)), kept_apart=bool(remark))
+    devices = Devices(distinct, [names.get(number, "") for number in distinct], sorted(set(pids)), remark)
+    return devices, index[of_operation]
+
+
+def _distinct_pairs(global_pid: np.ndarray, device_id: np.ndarray) -> tuple[list[tuple[int, int]], np.ndarray]:
+    """The distinct (global pid, ordinal) in order, and for each operation its place among them."""
+    pid = pa.array(global_pid).dictionary_encode()
+    device = pa.array(device_id).dictionary_encode()
+    pids, ordinals = pid.dictionary.to_pylist(), device.dictionary.to_pylist()
+    width = np.int64(len(ordinals))
+    code = pa.array(pid.indices.to_numpy() * width + device.indices.to_numpy()).dictionary_encode()
+    pairs = [(pids[c // width], ordinals[c % width]) for c in code.dictionary.to_pylist()]
+    order = sorted(range(len(pairs)), key=pairs.__getitem__)
+    place = np.empty(len(pairs), dtype=np.int32)
+    place[order] = np.arange(len(pairs))
+    return [pairs[i] for i in order], place[code.indices.to_numpy()]
+
+
+def _numbers(seen: list[tuple[int, int]], gpu_ids: dict[tuple[int, int], int]) -> tuple[list[int], str]:
+    """A device number for each (pid, ordinal), and the remark."""
+    if seen and all(pair in gpu_ids for pair in seen):
+        return [gpu_ids[pair] for pair in seen], ""
+    ordinals = [ordinal for _, ordinal in seen]
+    if len(set(ordinals)) == len(ordinals):
+        return ordinals, ""
+    shared = sorted({ordinal for ordinal in ordinals if ordinals.count(ordinal) > 1})
+    users = sum(ordinal in shared for ordinal in ordinals)
+    remark = (
+        f"{users} processes use device {', '.join(map(str, shared))} and the report does not say whether that is "
+        f"one GPU: kept apart as devices 0 to {len(seen) - 1}"
+    )
+    return list(range(len(seen))), remark
+
+
+def _gpu_ids(report: Report) -> dict[tuple[int, int], int]:
+    rows = report.read(schema.CUDA_DEVICES, ["pid", "cuda_id", "gpu_id"])
+    columns = [rows[name].to_pylist() for name in rows.column_names]
+    return {(pid, cuda): gpu for pid, cuda, gpu in zip(*columns, strict=True) if gpu is not None}
+
+
+def _gpu_names(report: Report, seen: dict[int, tuple[int, int]], *, kept_apart: bool) -> dict[int, str]:
+    """The GPU name of each device number, where it is known."""
+    rows = report.read(schema.GPUS, ["gpu_id", "cuda_device", "name"])
+    by_gpu = dict(zip(rows["gpu_id"].to_pylist(), rows["name"].to_pylist(), strict=True))
+    by_ordinal = dict(zip(rows["cuda_device"].to_pylist(), rows["name"].to_pylist(), strict=True))
+    every = set(by_gpu.values())
+    if len(every) == 1:
+        return dict.fromkeys(seen, every.pop())
+    if kept_apart:
+        return {}
+    if report.has(schema.CUDA_DEVICES):
+        return by_gpu
+    return {number: by_ordinal.get(ordinal, "") for number, (_, ordinal) in seen.items()}
