@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from recipes.devices import Devices, find_devices
 from recipes.report import schema
@@ -64,73 +63,66 @@ class GpuWork:
 
 def read_gpu_work(report: Report, span: Span = Span()) -> GpuWork:
     """The GPU work of a report that touches a span. PackError when the report's export is damaged."""
-    parts = [_read(report, kind, span) for kind in _TABLES]
-    names: list[str] = []
-    short_names: list[str] = []
-    name_codes = []
-    for part in parts:
-        name_codes.append(part.name + len(names))
-        names += part.names
-        short_names += part.short_names
+    # Column by column, each narrow and dropped as soon as the next step allows: there can be many millions of rows.
+    start_ns, end_ns = _numbers(report, "start_ns", 0), _numbers(report, "end_ns", -1)
+    # A record without times has zeros in both.
+    usable = (end_ns >= start_ns) & ((start_ns != 0) | (end_ns != 0))
+    keep = _selection(usable & span.touches(start_ns, end_ns))
     devices, device = find_devices(
-        report,
-        np.concatenate([part.global_pid for part in parts]),
-        np.concatenate([part.device_id for part in parts]),
+        report, _numbers(report, "global_pid", 0)[keep], _numbers(report, "device_id", -1)[keep]
     )
+    name, names, short_names, counts = _names(report)
     return GpuWork(
-        start_ns=np.concatenate([part.start_ns for part in parts]),
-        end_ns=np.concatenate([part.end_ns for part in parts]),
-        kind=np.repeat(np.array(list(_TABLES), dtype=np.int8), [len(part.start_ns) for part in parts]),
+        start_ns=start_ns[keep],
+        end_ns=end_ns[keep],
+        kind=np.repeat(np.array(list(_TABLES), dtype=np.int8), counts)[keep],
         device=device,
-        name=np.concatenate(name_codes).astype(np.int32, copy=False),
+        name=name[keep],
         names=names,
         short_names=short_names,
         devices=devices,
-        dropped=sum(part.dropped for part in parts),
+        dropped=int(len(usable) - np.count_nonzero(usable)),
     )
 
 
-@dataclass(frozen=True)
-class _Part:
-    start_ns: np.ndarray
-    end_ns: np.ndarray
-    global_pid: np.ndarray
-    device_id: np.ndarray
-    name: np.ndarray
-    names: list[str]
-    short_names: list[str]
-    dropped: int
+def _selection(keep: np.ndarray) -> np.ndarray | slice:
+    """What selects the rows to keep; a full slice, which copies nothing, when that is all of them."""
+    return slice(None) if keep.all() else keep
 
 
-def _read(report: Report, kind: int, span: Span) -> _Part:
-    """The operations of one kind, with what has no usable times left out."""
-    label = {KERNEL: ["name", "short_name"], MEMCPY: ["copy_kind"]}.get(kind, [])
-    table = report.read(_TABLES[kind], ["start_ns", "end_ns", "global_pid", "device_id", *label])
-    start_ns, end_ns = _ints(table["start_ns"], 0), _ints(table["end_ns"], -1)
-    usable = end_ns >= start_ns
-    # A record without times has zeros in both.
-    usable &= (start_ns != 0) | (end_ns != 0)
-    dropped = int(len(usable) - np.count_nonzero(usable))
-    keep = usable & span.touches(start_ns, end_ns)
-    name, names, short_names = _names(table, kind)
-    columns = [start_ns, end_ns, _ints(table["global_pid"], 0), _ints(table["device_id"], -1), name]
-    if not keep.all():
-        columns = [column[keep] for column in columns]
-    start_ns, end_ns, global_pid, device_id, name = columns
-    # Narrow types where the values are small: millions of rows.
-    return _Part(start_ns, end_ns, global_pid, device_id.astype(np.int32), name, names, short_names, dropped)
+def _numbers(report: Report, column: str, null: int) -> np.ndarray:
+    """One int64 column of all operations, kind after kind."""
+    parts = [report.read(table, [column])[column].fill_null(null) for table in _TABLES.values()]
+    return np.concatenate([chunk.to_numpy() for part in parts for chunk in part.chunks])
 
 
-def _names(table: pa.Table, kind: int) -> tuple[np.ndarray, list[str], list[str]]:
-    """A code per operation, and the name and short name of each code."""
+def _names(report: Report) -> tuple[np.ndarray, list[str], list[str], list[int]]:
+    """A name code (int32) per operation, kind after kind; the name and short name of each code; rows per kind."""
+    codes: list[np.ndarray] = []
+    names: list[str] = []
+    short_names: list[str] = []
+    for kind in _TABLES:
+        code, long, short = _names_of_kind(report, kind)
+        codes.append(code + np.int32(len(names)) if names else code)
+        names += long
+        short_names += short
+    return np.concatenate(codes), names, short_names, [len(code) for code in codes]
+
+
+def _names_of_kind(report: Report, kind: int) -> tuple[np.ndarray, list[str], list[str]]:
     if kind == KERNEL:
-        return _kernel_names(table["name"].combine_chunks(), table["short_name"].combine_chunks())
+        return _kernel_names(_column(report, schema.KERNELS, "name"), _column(report, schema.KERNELS, "short_name"))
     if kind == MEMCPY:
-        encoded = table["copy_kind"].combine_chunks().fill_null(-1).dictionary_encode()
+        encoded = _column(report, schema.MEMCPYS, "copy_kind").fill_null(-1).dictionary_encode()
         names = [_MEMCPY_NAMES.get(code, "memcpy") for code in encoded.dictionary.to_pylist()]
         return encoded.indices.to_numpy(), names, names
     name = "memset" if kind == MEMSET else "CUDA graph (traced as a whole)"
-    return np.zeros(len(table), dtype=np.int32), [name], [name]
+    count = len(_column(report, _TABLES[kind], "start_ns"))
+    return np.zeros(count, dtype=np.int32), [name], [name]
+
+
+def _column(report: Report, table: schema.SourceTable, name: str) -> pa.Array:
+    return report.read(table, [name])[name].combine_chunks()
 
 
 def _kernel_names(name: pa.DictionaryArray, short: pa.DictionaryArray) -> tuple[np.ndarray, list[str], list[str]]:
@@ -142,8 +134,3 @@ def _kernel_names(name: pa.DictionaryArray, short: pa.DictionaryArray) -> tuple[
     texts = [*short.dictionary.to_pylist(), None]
     names = [text or "[no name]" for text in [*name.dictionary.to_pylist(), None]]
     return codes, names, [texts[at] or long for at, long in zip(short_of.tolist(), names, strict=True)]
-
-
-def _ints(column: pa.ChunkedArray, null: int) -> np.ndarray:
-    array = column.combine_chunks()
-    return (pc.fill_null(array, null) if array.null_count else array).to_numpy(zero_copy_only=False)

@@ -30,7 +30,7 @@ def added_ns(starts_ns: np.ndarray, ends_ns: np.ndarray) -> tuple[np.ndarray, np
     part_starts_ns = starts_ns.copy()
     np.maximum(starts_ns[1:], latest_ns[:-1], out=part_starts_ns[1:])
     # latest_ns is also where an interval ends that adds anything; the others get no length.
-    return np.minimum(part_starts_ns, latest_ns), latest_ns
+    return np.minimum(part_starts_ns, latest_ns, out=part_starts_ns), latest_ns
 
 
 def merge(starts_ns: np.ndarray, ends_ns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -51,11 +51,12 @@ def length_ns(starts_ns: np.ndarray, ends_ns: np.ndarray) -> int:
 
 
 def covered_ns(starts_ns: np.ndarray, ends_ns: np.ndarray, merged: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-    """How much of each interval lies inside a union, given as `merge` returns it."""
+    """How much of each interval lies inside a union, given as `merge` or `added_ns` returns it."""
     union_starts_ns, union_ends_ns = merged
     if len(union_starts_ns) == 0:
         return np.zeros(len(starts_ns), dtype=np.int64)
-    before_ns = np.concatenate(([0], np.cumsum(union_ends_ns - union_starts_ns)))
+    before_ns = np.zeros(len(union_starts_ns) + 1, dtype=np.int64)
+    np.cumsum(union_ends_ns - union_starts_ns, out=before_ns[1:])
 
     def covered_until(times_ns: np.ndarray) -> np.ndarray:
         entered = np.searchsorted(union_starts_ns, times_ns, side="right")

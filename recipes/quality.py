@@ -27,7 +27,7 @@ def judge(report: Report, facts: Facts, work: GpuWork, *, filtered: bool) -> Qua
     """How far a report's numbers can be trusted. `filtered` says that a time range was chosen."""
     if len(work) == 0:
         return Quality("bad", "empty", _why_empty(report, filtered=filtered))
-    findings = [_opaque_graphs(report, work), work.devices.remark, _dropped(work), _partial(facts)]
+    findings = [_opaque_graphs(report, work), work.devices.remark, _dropped(work), _partial(report, facts)]
     message = "; ".join(finding for finding in findings if finding)
     return Quality("warn" if message else "ok", "ok", message)
 
@@ -81,14 +81,11 @@ def _dropped(work: GpuWork) -> str:
     return f"{work.dropped:,} of {work.dropped + len(work):,} GPU records had no usable times and were left out"
 
 
-def _partial(facts: Facts) -> str:
+def _partial(report: Report, facts: Facts) -> str:
     """Says so when the export was limited to some tables and GPU work is not among them."""
-    if not facts.tables_exported:
-        return ""
-    kept = {name.strip().lower() for name in facts.tables_exported.split(",")}
-    wanted = [name for table in (schema.KERNELS, schema.MEMCPYS, schema.MEMSETS) for name, _ in table.exported]
-    missing = [name for name in wanted if name.lower() not in kept]
-    return f"the export leaves out {', '.join(missing)}; export again without --tables" if missing else ""
+    tables = (schema.KERNELS, schema.MEMCPYS, schema.MEMSETS)
+    missing = [table.name for table in tables if facts.tables_exported and not report.has(table)]
+    return f"the export was made without {', '.join(missing)}; export again without --tables" if missing else ""
 
 
 def kernel_count(work: GpuWork) -> int:

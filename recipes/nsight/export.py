@@ -47,6 +47,7 @@ def export(report: Path, exporter: Exporter, announce: Callable[[str], None] = l
     folder cannot be written.
     """
     try:
+        cache_root().mkdir(mode=0o700, parents=True, exist_ok=True)
         key = _key(report, exporter)
         folder = cache_root() / "exports"
         final = folder / key

@@ -100,24 +100,26 @@ class Report:
 
     def _resolve(self, ids: list[pa.Array], count: int) -> pa.DictionaryArray:
         """The text behind the first of the id columns that has one, row by row."""
-        at = np.full(count, -1)
-        for column in ids:
+        # Few distinct ids stand in many rows: each is looked up once.
+        encoded = ids[0].dictionary_encode()
+        found = self.strings.positions(encoded.dictionary.to_numpy(zero_copy_only=False))
+        if encoded.indices.null_count == 0 and (found >= 0).all():
+            return self._named(encoded.indices, found)
+        at = np.append(found, -1)[encoded.indices.fill_null(len(found)).to_numpy()]
+        for column in ids[1:]:
             missing = at < 0
-            if not missing.any():
-                break
-            # Few distinct ids stand in many rows: look each up once.
-            encoded = column.dictionary_encode()
-            found = self.strings.positions(encoded.dictionary.to_numpy(zero_copy_only=False))
-            codes = encoded.indices.fill_null(len(found)).to_numpy()
-            at = np.where(missing, np.append(found, -1)[codes], at)
+            at[missing] = self.strings.positions(column.fill_null(-1).to_numpy()[missing])
         encoded = pa.array(at).dictionary_encode()
-        used = encoded.dictionary.to_numpy()
-        known = pa.array(np.maximum(used, 0), mask=used < 0)
-        values = self.strings.values.take(known)
+        return self._named(encoded.indices, encoded.dictionary.to_numpy())
+
+    def _named(self, indices: pa.Array, positions: np.ndarray) -> pa.DictionaryArray:
+        """Rows that point to positions in the strings (-1: no text), as texts."""
+        texts = self.strings.values.take(pa.array(np.maximum(positions, 0), mask=positions < 0))
         # One text under two ids is one name.
-        merged = values.dictionary_encode()
-        indices = merged.indices.take(encoded.indices)
-        return pa.DictionaryArray.from_arrays(indices, merged.dictionary)
+        merged = texts.dictionary_encode()
+        if len(merged.dictionary) < len(texts):
+            indices, texts = merged.indices.take(indices), merged.dictionary
+        return pa.DictionaryArray.from_arrays(indices, texts)
 
 
 def open_export(path: Path) -> Report:
@@ -169,6 +171,9 @@ def _result_type(column: SourceColumn) -> pa.DataType:
 
 def _integers(column: pa.ChunkedArray) -> pa.Array:
     try:
+        if column.type == pa.uint64():
+            # Ids wrap as in SQLite; a view does that without a copy.
+            column = pa.chunked_array([chunk.view(pa.int64()) for chunk in column.chunks], pa.int64())
         return column.cast(pa.int64(), safe=False).combine_chunks()
     except pa.ArrowException:
         raise PackError(f"a column of numbers holds {column.type}; export the report again") from None

@@ -6,8 +6,9 @@ is in them. Integers come as Arrow integers of any width, text as Arrow binary o
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -44,24 +45,31 @@ class ParquetFolder:
         return frozenset(file.stem for file in self.path.glob("*.parquet"))
 
     @lru_cache(maxsize=None)  # noqa: B019: a source lives as long as the analysis of one report
-    def columns(self, table: str) -> frozenset[str]:
+    def _metadata(self, table: str) -> pq.FileMetaData | None:
+        # Kept: these files have thousands of small row groups, and parsing their footer costs more than a column.
         file = self.path / f"{table}.parquet"
         if not file.is_file():
-            return frozenset()
-        try:
-            return frozenset(pq.read_schema(file).names)
-        except (pa.ArrowException, OSError) as error:
-            raise _damaged(file, error) from None
+            return None
+        with _reading(file):
+            return pq.read_metadata(file)
+
+    def columns(self, table: str) -> frozenset[str]:
+        metadata = self._metadata(table)
+        return frozenset(metadata.schema.to_arrow_schema().names) if metadata else frozenset()
 
     def read(self, table: str, integers: Sequence[str], texts: Sequence[str]) -> pa.Table:
         file = self.path / f"{table}.parquet"
-        try:
-            # A reader of its own: these files have thousands of small row groups, which the dataset reader
-            # behind read_table handles slower.
-            with pq.ParquetFile(file) as reader:
-                return reader.read(columns=[*integers, *texts])
-        except (pa.ArrowException, OSError) as error:
-            raise _damaged(file, error) from None
+        # No read-ahead: it holds the raw bytes of all row groups beside the columns made of them.
+        with _reading(file), pq.ParquetFile(file, metadata=self._metadata(table), pre_buffer=False) as reader:
+            return reader.read(columns=[*integers, *texts])
+
+
+@contextlib.contextmanager
+def _reading(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        raise _damaged(file, error) from None
 
 
 class SqliteFile:
