@@ -93,7 +93,7 @@ def _selection(keep: np.ndarray) -> np.ndarray | slice:
 def _numbers(report: Report, column: str, null: int) -> np.ndarray:
     """One int64 column of all operations, kind after kind."""
     parts = [report.read(table, [column])[column].fill_null(null) for table in _TABLES.values()]
-    return np.concatenate([chunk.to_numpy() for part in parts for chunk in part.chunks])
+    return np.concatenate([part.combine_chunks().to_numpy() for part in parts])
 
 
 def _names(report: Report) -> tuple[np.ndarray, list[str], list[str], list[int]]:

@@ -63,8 +63,13 @@ def open_input(item: Input, exporter: Exporter | None, announce: Callable[[str],
         if item.export is None:
             raise
         if item.export.stat().st_mtime < item.path.stat().st_mtime:
-            raise PackError(f"{error}; {item.export.name} beside it is older than the report, so it was not used") from None
-        return open_export(item.export), f"read from {item.export.name} beside it"
+            why_not = f"{item.export.name} beside it is older than the report, so it was not used"
+        else:
+            try:
+                return open_export(item.export), f"read from {item.export.name} beside it"
+            except PackError as second:
+                why_not = str(second)
+        raise PackError(f"{error}; {why_not}") from None
 
 
 def _expand(text: str) -> Iterable[Input]:

@@ -1,0 +1,34 @@
+"""What the runner needs of this recipe: its options, its numbers, its words."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+from llm_kernel_families.analysis import NAME, TABLES, Settings, analyse, check
+from llm_kernel_families.summary import notebook_tables, summarise
+from recipes.options import Add
+
+__all__ = ["NAME", "TABLES", "add_options", "analyse", "notebook_tables", "settings", "summarise"]
+
+
+def add_options(add: Add) -> None:
+    """Adds this recipe's own options."""
+    add(
+        "--families",
+        type=Path,
+        metavar="FILE",
+        help="Rules of your own, tried before the pack's.\n"
+        "Either tab-separated lines of pattern and family, or the JSON of vLLM's gputrc2graph.\n"
+        "Test them with: python -m recipes classify --families FILE NAME",
+    )
+
+
+def settings(args: argparse.Namespace) -> Settings:
+    """The options as one value. PackError when the rule file is bad."""
+    chosen = Settings(args.families)
+    check(chosen)
+    return chosen
+
+

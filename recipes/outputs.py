@@ -1,0 +1,128 @@
+"""The output folder of a run: parquet tables, CSV, notebook, manifest. It is there whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from recipes import __version__
+from recipes.errors import PackError
+from recipes.tables import Table
+
+#: Raised when a column changes its meaning.
+SCHEMA_VERSION = "1"
+
+
+def choose_folder(name: str, output: str | None, *, force: bool) -> tuple[Path, str]:
+    """The output folder, and a warning (empty when there is none).
+
+    Without `output` it is the first free `<name>-<n>` here, and so it is when `output` exists and may not be
+    overwritten. PackError when `output` is to be overwritten and is no folder of an earlier run.
+    """
+    if output is None:
+        return _free(name), ""
+    folder = Path(output)
+    if not os.path.lexists(folder):
+        return folder, ""
+    if not force:
+        free = _free(name)
+        return free, f"{folder} exists, so the output goes to {free}; use --force-overwrite to replace it"
+    if folder.is_symlink() or not folder.is_dir() or not _is_output(folder):
+        raise PackError(f"{folder} is not the output folder of a recipe, so it is not overwritten; choose another")
+    return folder, ""
+
+
+def _free(name: str) -> Path:
+    number = 1
+    while os.path.lexists(f"{name}-{number}"):
+        number += 1
+    return Path(f"{name}-{number}")
+
+
+def _is_output(folder: Path) -> bool:
+    entries = list(folder.iterdir())
+    return not entries or any(entry.name.endswith(".nsys-analysis") for entry in entries)
+
+
+@contextlib.contextmanager
+def output_folder(folder: Path) -> Iterator[Path]:
+    """A new folder to write into, which takes the place of `folder` when the block ends well.
+
+    It is made at once, so that an unwritable place is known before the work. An error leaves nothing behind.
+    PackError when the folder cannot be written; `choose_folder` says which may be replaced.
+    """
+    part: Path | None = None
+    try:
+        with _writing(folder):
+            parent = folder.absolute().parent
+            parent.mkdir(parents=True, exist_ok=True)
+            part = Path(tempfile.mkdtemp(prefix=f".{folder.name}.part-", dir=parent))
+        yield part
+        with _writing(folder):
+            _put_in_place(part, folder)
+    finally:
+        if part is not None:
+            shutil.rmtree(part, ignore_errors=True)
+
+
+def write_outputs(
+    part: Path,
+    folder: Path,
+    recipe: str,
+    tables: Mapping[Table, pa.Table],
+    *,
+    csv: bool,
+    texts: Mapping[str, str],
+    manifest: dict,
+) -> None:
+    """Writes tables, texts (file name to content) and manifest into `part`, which will be `folder`.
+
+    PackError when it cannot be written.
+    """
+    with _writing(folder):
+        for table, rows in tables.items():
+            _write_table(part, recipe, table, rows, csv=csv)
+        for name, text in texts.items():
+            (part / name).write_text(text, encoding="utf-8")
+        (part / f"{folder.name}.nsys-analysis").write_text(json.dumps(manifest, indent=4), encoding="utf-8")
+
+
+@contextlib.contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        raise PackError(f"{folder}: cannot be written ({reason}); choose another --output") from None
+
+
+def _write_table(folder: Path, recipe: str, table: Table, rows: pa.Table, *, csv: bool) -> None:
+    schema = table.schema()
+    about = {"pack": f"nsys-llm-recipes {__version__}", "recipe": recipe, "schema_version": SCHEMA_VERSION}
+    rows = rows.cast(schema).replace_schema_metadata({**schema.metadata, **about})
+    pq.write_table(rows, folder / f"{table.name}.parquet", compression="zstd")
+    if csv:
+        pyarrow.csv.write_csv(rows, folder / f"{table.name}.csv")
+
+
+def _put_in_place(part: Path, folder: Path) -> None:
+    # mkdtemp made it private; an output is as readable as the user's other files.
+    umask = os.umask(0)
+    os.umask(umask)
+    part.chmod(0o777 & ~umask)
+    if folder.exists():
+        old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.old-", dir=part.parent))
+        folder.rename(old / folder.name)
+        part.rename(folder)
+        shutil.rmtree(old)
+    else:
+        part.rename(folder)

@@ -1,0 +1,261 @@
+"""One run of a recipe over any number of reports: the same under Nsight and without it.
+
+A recipe is a module `<recipe>/analysis.py` (see `Recipe`). Each report is analysed by itself, possibly in another
+process (`analyse_report`); the results are joined, written and summed up here (`run`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from recipes import quality
+from recipes.errors import PackError
+from recipes.gpu_work import GpuWork, Span, read_gpu_work
+from recipes.nsight.export import Exporter
+from recipes.notebook import render
+from recipes.options import Add, add_common_options, span_of
+from recipes.outputs import choose_folder, output_folder, write_outputs
+from recipes.pack import ROOT
+from recipes.report.facts import read_facts
+from recipes.report.inputs import REPORT_SUFFIXES, Input, find_inputs, open_input
+from recipes.tables import FILES, Table
+from recipes.terminal import plain, progress
+
+
+class Recipe(Protocol):
+    """What a recipe's package offers: `analysis` with the numbers, `summary` with the words."""
+
+    NAME: str
+    TABLES: tuple[Table, ...]
+
+    def add_options(self, add: Add) -> None:
+        """Adds the recipe's own options."""
+
+    def settings(self, args: argparse.Namespace) -> Any:
+        """The recipe's own options as one value that pickles. PackError when they cannot work."""
+
+    def analyse(self, work: GpuWork, settings: Any) -> dict[str, pa.Table]:
+        """The recipe's tables for one report, without the columns report and rank."""
+
+    def summarise(self, tables: dict[str, pa.Table]) -> str:
+        """The verdict line and the small table that are printed; {quality} stands for the quality line."""
+
+    def notebook_tables(self, tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
+        """The small tables that the notebook shows."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one report: its tables (none when it could not be read) and its row of FILES."""
+
+    tables: dict[str, pa.Table]
+    file: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One report to analyse, as it is sent to a worker."""
+
+    item: Input
+    number: int
+    count: int
+    recipe: str
+    settings: Any
+    span: Span
+    exporter: Exporter | None
+
+
+#: Applies a function to each task, in any processes, and returns the results in order.
+MapTasks = Callable[[Callable[[Task], Outcome], Sequence[Task]], list[Outcome]]
+
+
+#: So many reports with findings are named in the printed quality line.
+_SHOWN_FINDINGS = 5
+
+
+def load_recipe(name: str) -> Recipe:
+    """The recipe of a name, from its package in the pack's folder."""
+    return importlib.import_module(f"{name}.recipe")  # type: ignore[return-value]
+
+
+def add_options(recipe: Recipe, add: Add) -> None:
+    """Adds the common options and the recipe's own."""
+    add_common_options(add)
+    recipe.add_options(add)
+
+
+def run(
+    recipe: Recipe,
+    args: argparse.Namespace,
+    *,
+    map_tasks: MapTasks,
+    find_exporter: Callable[[], Exporter | None],
+    warn: Callable[[str], None],
+    manifest: dict | None = None,
+) -> Path:
+    """Runs a recipe, prints its summary, and returns the output folder.
+
+    `find_exporter` is asked only when there are reports to export; `warn` is told what does not stop the run, one
+    line at a time. PackError when no input could be used (or,
+    with --strict, when one could not), when an option cannot work or the output cannot be written.
+    """
+    started = datetime.now()
+    span, settings = span_of(args), recipe.settings(args)
+    folder, warning = choose_folder(recipe.NAME, args.output, force=args.force_overwrite)
+    if warning:
+        warn(plain(warning))
+    inputs = find_inputs(args.input)
+    with output_folder(folder) as part:
+        outcomes = map_tasks(analyse_report, _tasks(recipe, inputs, settings, span, find_exporter))
+        progress("")
+        _report_unreadable(outcomes, warn, strict=args.strict)
+        tables = {table: table.sorted(_joined(table, outcomes)) for table in recipe.TABLES}
+        tables[FILES] = FILES.sorted(FILES.build({name: [o.file[name] for o in outcomes] for name in FILES.names}))
+        by_name = {table.name: rows for table, rows in tables.items()}
+        template = ROOT / recipe.NAME / "notebook.py"
+        write_outputs(
+            part,
+            folder,
+            recipe.NAME,
+            tables,
+            csv=args.csv,
+            texts={f"{recipe.NAME}.ipynb": render(template, recipe.notebook_tables(by_name))},
+            manifest=_manifest(recipe, manifest or {}, inputs, started),
+        )
+    print(plain(recipe.summarise(by_name).replace("{quality}", _quality_line(outcomes)), keep_lines=True))
+    return folder
+
+
+def _tasks(
+    recipe: Recipe, inputs: list[Input], settings: Any, span: Span, find_exporter: Callable[[], Exporter | None]
+) -> list[Task]:
+    reports = any(item.path.name.endswith(REPORT_SUFFIXES) and not item.problem for item in inputs)
+    exporter = find_exporter() if reports else None
+    return [
+        Task(item, number, len(inputs), recipe.NAME, settings, span, exporter) for number, item in enumerate(inputs, 1)
+    ]
+
+
+def analyse_report(task: Task) -> Outcome:
+    """Analyses one report. Whatever is wrong with it becomes its status, never an exception."""
+    label = task.item.label
+    # Arrow's own pool keeps freed memory for itself, which NumPy then cannot have.
+    pa.set_memory_pool(pa.system_memory_pool())
+
+    def announce(text: str) -> None:
+        progress(f"[{task.number}/{task.count}] {text}")
+
+    announce(f"reading {label}")
+    try:
+        return _analyse(task, announce)
+    except PackError as error:
+        message = str(error)
+    except MemoryError:
+        message = f"{task.item.path}: not enough memory; use --mode none or a shorter time range (--filter-time)"
+    except Exception as error:  # noqa: BLE001: one odd report must not stop the others
+        if os.environ.get("NSYS_LLM_RECIPES_DEBUG"):
+            raise
+        message = (
+            f"{task.item.path}: unexpected {type(error).__name__} ({' '.join(str(error).split())}); please report it "
+            "with the output of NSYS_LLM_RECIPES_DEBUG=1"
+        )
+    return Outcome({}, _file_row(task, quality="bad", status="unreadable", message=message))
+
+
+def _analyse(task: Task, announce: Callable[[str], None]) -> Outcome:
+    report, remark = open_input(task.item, task.exporter, announce)
+    announce(f"analysing {task.item.label}")
+    facts = read_facts(report, task.item.label)
+    work = read_gpu_work(report, task.span)
+    verdict = quality.judge(report, facts, work, filtered=task.span != Span())
+    tables = load_recipe(task.recipe).analyse(work, task.settings)
+    # A report of several processes has no rank of its own.
+    ranked = len(work.devices.pids) <= 1 and facts.rank is not None
+    row = _file_row(
+        task,
+        host=facts.host or None,
+        rank=facts.rank if ranked else None,
+        rank_source=facts.rank_source if ranked else None,
+        pids=",".join(map(str, work.devices.pids)),
+        gpu_name=",".join(dict.fromkeys(name for name in work.devices.gpu_names if name)),
+        nsys_version=facts.nsys_version,
+        schema_version=facts.schema_version,
+        kernels=quality.kernel_count(work),
+        window_ns=quality.window_ns(work),
+        quality=verdict.quality,
+        status=verdict.status,
+        message="; ".join(text for text in (verdict.message, remark) if text),
+    )
+    return Outcome(tables, row)
+
+
+def _file_row(task: Task, **known: Any) -> dict[str, Any]:
+    path = os.fsencode(task.item.path.absolute()).decode("utf-8", "backslashreplace")
+    return {**dict.fromkeys(FILES.names), "report": task.item.label, "path": path, **known}
+
+
+def _joined(table: Table, outcomes: list[Outcome]) -> pa.Table:
+    """One table of all reports, with the columns report and rank in front."""
+    parts = [table.empty()]
+    for outcome in outcomes:
+        rows = outcome.tables.get(table.name)
+        if rows is not None:
+            keys = {name: [outcome.file[name]] * len(rows) for name in ("report", "rank")}
+            parts.append(table.build({**keys, **{name: rows[name] for name in rows.column_names}}))
+    return pa.concat_tables(parts)
+
+
+def _report_unreadable(outcomes: list[Outcome], warn: Callable[[str], None], *, strict: bool) -> None:
+    unreadable = [outcome.file["message"] for outcome in outcomes if outcome.file["status"] == "unreadable"]
+    failed = bool(unreadable) and (strict or len(unreadable) == len(outcomes))
+    # The last one is the error itself when the run ends here.
+    for message in unreadable[:-1] if failed else unreadable:
+        warn(plain(message))
+    if failed:
+        raise PackError(unreadable[-1])
+
+
+def _quality_line(outcomes: list[Outcome]) -> str:
+    """`quality: ok` with what was read, or what limits the reports, worst first."""
+    rows = [outcome.file for outcome in outcomes if outcome.file["status"] != "unreadable"]
+    unreadable = len(outcomes) - len(rows)
+    levels = ["bad", "warn", "ok"]
+    worst = min([row["quality"] for row in rows] + ["warn"] * bool(unreadable), key=levels.index)
+    kernels = sum(row["kernels"] for row in rows)
+    read = f"{len(rows)} report{'s' * (len(rows) != 1)}, {kernels:,} kernels"
+    if unreadable:
+        read += f"; {unreadable} input{'s' * (unreadable > 1)} could not be read"
+    line = f"quality: {worst} ({read})"
+    limited = sorted((row for row in rows if row["message"]), key=lambda row: levels.index(row["quality"]))
+    if len(outcomes) == 1:
+        return ": ".join([line, *(row["message"] for row in limited)])
+    shown = [f"  {row['report']}: {row['message']}" for row in limited[:_SHOWN_FINDINGS]]
+    if len(limited) > _SHOWN_FINDINGS:
+        shown.append(f"  and {len(limited) - _SHOWN_FINDINGS} more reports: see files.parquet")
+    return "\n".join([line, *shown])
+
+
+def _manifest(recipe: Recipe, base: dict, inputs: list[Input], started: datetime) -> dict:
+    """What Nsight's own recipes write into their .nsys-analysis file."""
+    own = {
+        "RecipeJsonVersion": "1.2.0",
+        "RecipeRuntimeVersion": "2.0.0",
+        "RecipeName": recipe.NAME,
+        "StartTime": str(started),
+    }
+    return {
+        **own,
+        **base,
+        "EndTime": str(datetime.now()),
+        "InputFiles": [os.fsencode(item.path).decode("utf-8", "backslashreplace") for item in inputs],
+        "Outputs": {f"{recipe.NAME}.ipynb": "Notebook"},
+    }

@@ -1,0 +1,54 @@
+"""Text for terminals: safe to show, and progress where somebody is looking."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import unicodedata
+from pathlib import Path
+
+_CLEAR_LINE = "\r\x1b[K"
+# Passed on to worker processes.
+_TERMINAL = "NSYS_LLM_RECIPES_TERMINAL"
+
+
+def plain(text: str, *, keep_lines: bool = False) -> str:
+    """The text with control characters written out, so that no name can steer the terminal."""
+    return "".join(
+        c if c == "\n" and keep_lines or not unicodedata.category(c).startswith("C") else _escaped(c) for c in text
+    )
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def use_terminal_of(pid: int) -> None:
+    """Sends progress to the terminal behind a process's standard error, if there is one.
+
+    nsys reads what a recipe prints through a pipe, so a recipe itself never sees a terminal.
+    """
+    with contextlib.suppress(OSError):
+        path = os.readlink(f"/proc/{pid}/fd/2")
+        if path.startswith("/dev/") and _is_terminal(path):
+            os.environ[_TERMINAL] = path
+
+
+def _is_terminal(path: str) -> bool:
+    descriptor = os.open(path, os.O_WRONLY | os.O_NOCTTY)
+    try:
+        return os.isatty(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def progress(text: str) -> None:
+    """Shows one line of progress in place of the last, on a terminal only; an empty text clears it."""
+    line = _CLEAR_LINE + plain(text)[:100]
+    if sys.stderr.isatty():
+        sys.stderr.write(line)
+        sys.stderr.flush()
+    elif _TERMINAL in os.environ:
+        with contextlib.suppress(OSError), Path(os.environ[_TERMINAL]).open("w") as terminal:
+            terminal.write(line)

@@ -1,0 +1,103 @@
+"""The output folder: whole or not at all, nothing of the user's lost, tables as declared."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from recipes.errors import PackError
+from recipes.outputs import choose_folder, output_folder, write_outputs
+from recipes.tables import Column, Table
+
+TABLE = Table(
+    "things", "one thing", (Column("name", "string", "its name"), Column("time_ns", "int64", "its time")),
+    sort=(("time_ns", "descending"), ("name", "ascending")),
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def write(folder, rows, **more):
+    with output_folder(folder) as part:
+        settings = {"csv": False, "texts": {}, "manifest": {}, **more}
+        write_outputs(part, folder, "llm_test", {TABLE: TABLE.sorted(TABLE.build(rows))}, **settings)
+
+
+def test_first_free_name_is_taken():
+    assert choose_folder("llm_test", None, force=False)[0].name == "llm_test-1"
+    os.mkdir("llm_test-1")
+    assert choose_folder("llm_test", None, force=True)[0].name == "llm_test-2"
+
+
+def test_existing_output_is_kept_and_said():
+    os.mkdir("out")
+    folder, warning = choose_folder("llm_test", "out", force=False)
+    assert folder.name == "llm_test-1"
+    assert "--force-overwrite" in warning
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "folder"])
+def test_what_is_not_an_output_is_never_overwritten(kind, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("x")
+    target = {"file": "mine/thesis.tex", "link": "link", "folder": "mine"}[kind]
+    os.symlink("mine", "link")
+    with pytest.raises(PackError, match="not overwritten"):
+        choose_folder("llm_test", target, force=True)
+    assert (tmp_path / "mine" / "thesis.tex").exists()
+
+
+def test_output_of_an_earlier_run_is_replaced_whole(tmp_path):
+    folder = tmp_path / "out"
+    write(folder, {"name": ["a"], "time_ns": [1]}, texts={"old.txt": "old"})
+    assert choose_folder("llm_test", "out", force=True)[0].name == "out"
+    write(folder, {"name": ["b"], "time_ns": [2]})
+    assert sorted(os.listdir(folder)) == ["out.nsys-analysis", "things.parquet"]
+    assert os.listdir(tmp_path) == ["out"]
+
+
+def test_tables_are_sorted_and_carry_their_meaning(tmp_path):
+    write(tmp_path / "out", {"name": ["b", "a", "c"], "time_ns": [1, 1, 9]}, csv=True, manifest={"RecipeName": "llm_test"})
+    table = pq.read_table(tmp_path / "out" / "things.parquet")
+    assert table.to_pydict() == {"name": ["c", "a", "b"], "time_ns": [9, 1, 1]}
+    about = {key.decode(): value.decode() for key, value in table.schema.metadata.items()}
+    assert about["recipe"] == "llm_test"
+    assert about["pack"].startswith("nsys-llm-recipes ")
+    assert about["schema_version"] == "1"
+    assert table.schema.field("time_ns").metadata[b"meaning"] == b"its time"
+    assert (tmp_path / "out" / "things.csv").read_text() == '"name","time_ns"\n"c",9\n"a",1\n"b",1\n'
+    assert json.loads((tmp_path / "out" / "out.nsys-analysis").read_text()) == {"RecipeName": "llm_test"}
+
+
+def test_error_while_writing_leaves_nothing(tmp_path):
+    with pytest.raises(PackError, match="half way"), output_folder(tmp_path / "out") as part:
+        (part / "things.parquet").write_text("half")
+        raise PackError("half way")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("place", ["file/out", "/proc/nowhere/out"])
+def test_unwritable_place_is_told_before_the_work(place, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PackError, match="cannot be written"), output_folder(tmp_path / place):
+        pytest.fail("the work began")
+
+
+def test_output_is_as_readable_as_other_files(tmp_path):
+    os.mkdir("plain")
+    write(tmp_path / "out", {"name": [], "time_ns": []})
+    assert os.stat("out").st_mode == os.stat("plain").st_mode
+
+
+def test_wrong_columns_never_reach_a_file():
+    with pytest.raises(KeyError):
+        TABLE.build({"name": ["a"]})
+    with pytest.raises(pa.ArrowInvalid):
+        TABLE.build({"name": ["a"], "time_ns": [1.5]})
