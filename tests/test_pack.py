@@ -1,0 +1,166 @@
+"""The pack as a whole: layers, metadata, documentation in step with the code."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from conftest import ROOT, pack
+from recipes.pack import describe, recipe_names
+from recipes.run import add_options, load_recipe
+from recipes.tables import FILES
+
+SOURCES = sorted([*ROOT.glob("recipes/**/*.py"), *ROOT.glob("llm_*/*.py")])
+
+# From the bottom up; a module imports from its own layer or those above it in this list.
+LAYERS = (
+    ("errors", "__init__", "units", "text_table", "terminal", "intervals", "cache_folder", "pack"),
+    ("tables", "rule_index", "families", "notebook"),
+    ("report", "nsight"),
+    ("devices", "gpu_work"),
+    ("quality", "options", "outputs"),
+    ("run",),
+    ("local", "classify", "check", "install"),
+    ("__main__",),
+)
+# The one module that stands above the runner though it lies in nsight/: it is the framework's side of it.
+ABOVE = {"recipes.nsight.framework"}
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
+
+
+def imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parent = module_name(path).split(".")[: -node.level]
+                base = ".".join([*parent, *([base] if base else [])])
+            found.add(base)
+            if base == "recipes":
+                found |= {f"recipes.{alias.name}" for alias in node.names if not alias.name.startswith("__")}
+    return found
+
+
+def layer(module: str) -> int:
+    part = module.split(".")[1] if "." in module else "__init__"
+    return next(number for number, names in enumerate(LAYERS) if part in names)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=module_name)
+def test_imports_go_downwards(path):
+    module = module_name(path)
+    used = {name for name in imports(path) if name.split(".")[0] == "recipes" and name.count(".")}
+    if module.startswith("recipes.") and module not in ABOVE:
+        assert {name for name in used if layer(name) > layer(module)} == set()
+    others = {name for name in imports(path) if name.startswith("llm_")}
+    assert {name.split(".")[0] for name in others} <= {module.split(".")[0]}
+
+
+def test_only_the_framework_module_imports_nsys_recipe():
+    users = {module_name(path) for path in SOURCES if any(name.startswith("nsys_recipe") for name in imports(path))}
+    assert users == {"recipes.nsight.framework"}
+
+
+def test_run_time_needs_four_packages_only():
+    allowed = {"numpy", "pandas", "pyarrow", "psutil", "distributed", "nsys_recipe", "recipes", *recipe_names()}
+    import sys
+
+    # The notebook template runs in the user's Jupyter.
+    for path in (path for path in SOURCES if path.name != "notebook.py" or path.parent.name == "recipes"):
+        used = {name.split(".")[0] for name in imports(path)} - set(sys.stdlib_module_names) - {"sre_parse", ""}
+        assert used <= allowed, path
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=module_name)
+def test_files_and_functions_stay_small(path):
+    text = path.read_text()
+    assert len(text.splitlines()) <= 400
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            assert node.end_lineno - node.lineno < 60, node.name
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_metadata_is_what_nsight_needs(name):
+    metadata = json.loads((ROOT / name / "metadata.json").read_text())
+    assert set(metadata) == {"module_name", "class_name", "display_name", "description"}
+    source = (ROOT / name / f"{metadata['module_name']}.py").read_text()
+    assert f"class {metadata['class_name']}(" in source
+    assert len(describe(name).splitlines()) == 1
+
+
+def options_of(name: str) -> set[str]:
+    found: list[str] = []
+    add_options(load_recipe(name), lambda *flags, **_: found.extend(flags))
+    return set(found)
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_documentation_names_every_option_table_and_column(name):
+    page = (ROOT / "docs" / f"{name}.md").read_text()
+    readme = (ROOT / "README.md").read_text()
+    assert name in readme
+    assert f"docs/{name}.md" in readme
+    for option in options_of(name):
+        assert f"`{option}" in page, option
+    for table in (*load_recipe(name).TABLES, FILES):
+        assert f"{table.name}.parquet" in page
+        for column in table.names:
+            assert f"`{column}`" in page, f"{table.name}.{column}"
+
+
+def test_every_option_has_a_help_text():
+    for name in recipe_names():
+        parser = argparse.ArgumentParser()
+        add_options(load_recipe(name), parser.add_argument)
+        assert [action.dest for action in parser._actions if not action.help] == []
+
+
+def test_list_names_every_recipe_with_a_line():
+    done = pack()
+    assert done.returncode == 0
+    for name in recipe_names():
+        assert re.search(rf"^{name}  \S", done.stdout, re.MULTILINE)
+
+
+def test_unknown_recipe_is_one_usage_error():
+    done = pack("run", "no_such_recipe")
+    assert done.returncode == 2
+    assert "invalid choice: 'no_such_recipe'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_closed_pipe_is_quiet():
+    import subprocess
+    import sys
+
+    done = subprocess.run(
+        f"{sys.executable} -m recipes check | true", shell=True, cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert "Traceback" not in done.stderr
+
+
+def test_repository_names_no_machine():
+    """No path of the machine it was made on, and no package registry's host."""
+    import subprocess
+
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False).stdout
+    files = [ROOT / name for name in listed.decode().split("\0") if name]
+    if not files:
+        pytest.skip("not a git checkout")
+    words = re.compile("|".join(["/wo" + "rk/", "/ro" + "ot/", "py" + r"pi\.org", r"deb\.deb" + "ian"]))
+    for file in files:
+        if file.suffix in (".py", ".md", ".toml", ".txt", ".sh", ".tsv", "") and file.is_file():
+            match = words.search(file.read_text(errors="replace"))
+            assert match is None, f"{file}: {match.group()}"
