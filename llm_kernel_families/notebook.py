@@ -1,5 +1,4 @@
 """Template of the recipe's notebook, see recipes/notebook.py. It uses pandas and plotly, nothing of the pack."""
-# ruff: noqa: E402, F821
 
 # %% [markdown]
 # # Kernel families
@@ -50,7 +49,13 @@ read.astype({"rank": "Int64", "kernels": "Int64"}).fillna({"message": "", "gpu_n
 # %%
 def stacked(frame, title):
     figure = px.bar(
-        frame, x="ms", y="where", color="family", orientation="h", color_discrete_map=colours, title=title,
+        frame,
+        x="ms",
+        y="where",
+        color="family",
+        orientation="h",
+        color_discrete_map=colours,
+        title=title,
         category_orders={"family": order, "where": sorted(frame["where"].unique())},
         hover_data={"share": ":.1%", "calls": ":,", "exclusive_ns": ":,", "where": False},
     )
@@ -67,6 +72,9 @@ for phase, frame in families.groupby("phase", sort=False):
 
 
 # %%
+HOVER = "%{customdata[0]}<br>%{value:.3f} ms, %{percentRoot:.1%}, %{customdata[1]:,} calls<extra></extra>"
+
+
 def treemap(frame):
     """Two levels, the family and its kernel names, with areas by time."""
     leaves = frame.groupby(["family", "name", "short_name"], as_index=False)[["ms", "calls"]].sum()
@@ -82,7 +90,7 @@ def treemap(frame):
             branchvalues="total",
             marker_colors=[*inner["family"].map(colours), *leaves["family"].map(colours)],
             customdata=list(zip([*inner["family"], *hover], [*inner["calls"], *leaves["calls"]], strict=True)),
-            hovertemplate="%{customdata[0]}<br>%{value:.3f} ms, %{percentRoot:.1%}, %{customdata[1]:,} calls<extra></extra>",
+            hovertemplate=HOVER,
             texttemplate="%{label}<br>%{value:.2f} ms, %{percentRoot:.1%}",
         )
     )

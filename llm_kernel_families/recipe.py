@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-
 from llm_kernel_families.analysis import NAME, TABLES, Settings, analyse, check
 from llm_kernel_families.summary import notebook_tables, summarise
 from recipes.options import Add
@@ -30,5 +29,3 @@ def settings(args: argparse.Namespace) -> Settings:
     chosen = Settings(args.families)
     check(chosen)
     return chosen
-
-

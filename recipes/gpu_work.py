@@ -63,14 +63,14 @@ class GpuWork:
 
 def read_gpu_work(report: Report, span: Span = Span()) -> GpuWork:
     """The GPU work of a report that touches a span. PackError when the report's export is damaged."""
-    # Column by column, each narrow and dropped as soon as the next step allows: there can be many millions of rows.
-    start_ns, end_ns = _numbers(report, "start_ns", 0), _numbers(report, "end_ns", -1)
+    # Few columns at a time, each dropped as soon as the next step allows: there can be many millions of rows.
+    start_ns, end_ns = _numbers(report, start_ns=0, end_ns=-1)
     # A record without times has zeros in both.
     usable = (end_ns >= start_ns) & ((start_ns != 0) | (end_ns != 0))
     keep = _selection(usable & span.touches(start_ns, end_ns))
-    devices, device = find_devices(
-        report, _numbers(report, "global_pid", 0)[keep], _numbers(report, "device_id", -1)[keep]
-    )
+    global_pid, device_id = _numbers(report, global_pid=0, device_id=-1)
+    devices, device = find_devices(report, global_pid[keep], device_id[keep])
+    del global_pid, device_id
     name, names, short_names, counts = _names(report)
     return GpuWork(
         start_ns=start_ns[keep],
@@ -90,10 +90,13 @@ def _selection(keep: np.ndarray) -> np.ndarray | slice:
     return slice(None) if keep.all() else keep
 
 
-def _numbers(report: Report, column: str, null: int) -> np.ndarray:
-    """One int64 column of all operations, kind after kind."""
-    parts = [report.read(table, [column])[column].fill_null(null) for table in _TABLES.values()]
-    return np.concatenate([part.combine_chunks().to_numpy() for part in parts])
+def _numbers(report: Report, **null: int) -> list[np.ndarray]:
+    """Columns of all operations, int64, kind after kind, with what stands for null in each."""
+    parts = [report.read(table, list(null)) for table in _TABLES.values()]
+    return [
+        np.concatenate([part[column].combine_chunks().fill_null(value).to_numpy() for part in parts])
+        for column, value in null.items()
+    ]
 
 
 def _names(report: Report) -> tuple[np.ndarray, list[str], list[str], list[int]]:
@@ -111,7 +114,8 @@ def _names(report: Report) -> tuple[np.ndarray, list[str], list[str], list[int]]
 
 def _names_of_kind(report: Report, kind: int) -> tuple[np.ndarray, list[str], list[str]]:
     if kind == KERNEL:
-        return _kernel_names(_column(report, schema.KERNELS, "name"), _column(report, schema.KERNELS, "short_name"))
+        table = report.read(schema.KERNELS, ["name", "short_name"])
+        return _kernel_names(table["name"].combine_chunks(), table["short_name"].combine_chunks())
     if kind == MEMCPY:
         encoded = _column(report, schema.MEMCPYS, "copy_kind").fill_null(-1).dictionary_encode()
         names = [_MEMCPY_NAMES.get(code, "memcpy") for code in encoded.dictionary.to_pylist()]

@@ -26,9 +26,7 @@ def run_locally(name: str, arguments: Sequence[str], program: str) -> int:
     add_options(recipe, parser.add_argument)
     args = parser.parse_args(arguments)
     manifest = {"Mode": args.mode}
-    folder = run(
-        recipe, args, map_tasks=_mapper(args.mode), find_exporter=find_exporter, warn=_warn, manifest=manifest
-    )
+    folder = run(recipe, args, map_tasks=_mapper(args.mode), find_exporter=find_exporter, warn=_warn, manifest=manifest)
     print(f"Generated:\n    {folder}")
     return 0
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import tempfile
@@ -82,9 +81,8 @@ def write_outputs(
     *,
     csv: bool,
     texts: Mapping[str, str],
-    manifest: dict,
 ) -> None:
-    """Writes tables, texts (file name to content) and manifest into `part`, which will be `folder`.
+    """Writes tables and texts (file name to content) into `part`, which will be `folder`.
 
     PackError when it cannot be written.
     """
@@ -93,7 +91,6 @@ def write_outputs(
             _write_table(part, recipe, table, rows, csv=csv)
         for name, text in texts.items():
             (part / name).write_text(text, encoding="utf-8")
-        (part / f"{folder.name}.nsys-analysis").write_text(json.dumps(manifest, indent=4), encoding="utf-8")
 
 
 @contextlib.contextmanager

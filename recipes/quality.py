@@ -89,6 +89,7 @@ def _partial(report: Report, facts: Facts) -> str:
 
 
 def kernel_count(work: GpuWork) -> int:
+    """How many operations are kernels."""
     return int(np.count_nonzero(work.kind == KERNEL))
 
 

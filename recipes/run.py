@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,8 +21,8 @@ import pyarrow as pa
 from recipes import quality
 from recipes.errors import PackError
 from recipes.gpu_work import GpuWork, Span, read_gpu_work
-from recipes.nsight.export import Exporter
 from recipes.notebook import render
+from recipes.nsight.export import Exporter
 from recipes.options import Add, add_common_options, span_of
 from recipes.outputs import choose_folder, output_folder, write_outputs
 from recipes.pack import ROOT
@@ -128,8 +129,10 @@ def run(
             recipe.NAME,
             tables,
             csv=args.csv,
-            texts={f"{recipe.NAME}.ipynb": render(template, recipe.notebook_tables(by_name))},
-            manifest=_manifest(recipe, manifest or {}, inputs, started),
+            texts={
+                f"{recipe.NAME}.ipynb": render(template, recipe.notebook_tables(by_name)),
+                f"{folder.name}.nsys-analysis": _manifest(recipe, manifest or {}, inputs, started),
+            },
         )
     print(plain(recipe.summarise(by_name).replace("{quality}", _quality_line(outcomes)), keep_lines=True))
     return folder
@@ -244,18 +247,19 @@ def _quality_line(outcomes: list[Outcome]) -> str:
     return "\n".join([line, *shown])
 
 
-def _manifest(recipe: Recipe, base: dict, inputs: list[Input], started: datetime) -> dict:
-    """What Nsight's own recipes write into their .nsys-analysis file."""
+def _manifest(recipe: Recipe, base: dict, inputs: list[Input], started: datetime) -> str:
+    """What Nsight's own recipes write into their .nsys-analysis file, which makes the output open in Nsight."""
     own = {
         "RecipeJsonVersion": "1.2.0",
         "RecipeRuntimeVersion": "2.0.0",
         "RecipeName": recipe.NAME,
         "StartTime": str(started),
     }
-    return {
+    manifest = {
         **own,
         **base,
         "EndTime": str(datetime.now()),
         "InputFiles": [os.fsencode(item.path).decode("utf-8", "backslashreplace") for item in inputs],
         "Outputs": {f"{recipe.NAME}.ipynb": "Notebook"},
     }
+    return json.dumps(manifest, indent=4)

@@ -16,7 +16,7 @@ _TERMINAL = "NSYS_LLM_RECIPES_TERMINAL"
 def plain(text: str, *, keep_lines: bool = False) -> str:
     """The text with control characters written out, so that no name can steer the terminal."""
     return "".join(
-        c if c == "\n" and keep_lines or not unicodedata.category(c).startswith("C") else _escaped(c) for c in text
+        c if (c == "\n" and keep_lines) or not unicodedata.category(c).startswith("C") else _escaped(c) for c in text
     )
 
 

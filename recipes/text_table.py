@@ -8,11 +8,12 @@ from collections.abc import Sequence
 def text_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Lines of aligned columns; the first is set left, the others right."""
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    lines = [
-        "  ".join(cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True)))
-        for row in (head, *rows)
-    ]  # fmt: skip
-    return "\n".join(line.rstrip() for line in lines)
+
+    def line(cells: Sequence[str]) -> str:
+        first, *others = zip(cells, widths, strict=True)
+        return "  ".join([first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)]).rstrip()
+
+    return "\n".join(map(line, (head, *rows)))
 
 
 def shortened(text: str, width: int) -> str:

@@ -162,10 +162,14 @@ def test_missing_nsight_is_told(tmp_path):
 
 def test_nsight_that_fails_is_told(tmp_path):
     nsys = tmp_path / "nsys"
-    nsys.write_text("#!/bin/sh\n[ \"$1\" = --version ] && echo 'NVIDIA Nsight Systems version 2024.5.1.1-0' && exit\nexit 9\n")
+    nsys.write_text(
+        "#!/bin/sh\n[ \"$1\" = --version ] && echo 'NVIDIA Nsight Systems version 2024.5.1.1-0' && exit\nexit 9\n"
+    )
     nsys.chmod(0o755)
     report = shutil.copy(GRAPH, tmp_path / "r.nsys-rep")
-    done = pack("run", "llm_kernel_families", "--input", report, "--output", tmp_path / "out", NSYS_LLM_RECIPES_NSYS=str(nsys))
+    done = pack(
+        "run", "llm_kernel_families", "--input", report, "--output", tmp_path / "out", NSYS_LLM_RECIPES_NSYS=str(nsys)
+    )
     one_line_error(done, str(report))
 
 

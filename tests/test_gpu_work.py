@@ -9,7 +9,9 @@ from recipes.gpu_work import GRAPH, KERNEL, MEMCPY, MEMSET, Span, read_gpu_work
 from recipes.report.report import open_export
 
 P, Q = 100 << 24, 200 << 24
-KERNELS, COPIES, SETS, GRAPHS = (f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE"))
+KERNELS, COPIES, SETS, GRAPHS = (
+    f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")
+)
 
 
 def operations(*rows, **more):

@@ -113,11 +113,16 @@ def test_kernel_totals_equal_nsights_own_summary(report, sqlite_of, nsys):
         for row in csv.DictReader(io.StringIO("\n".join(lines[heads[0] :])))
         if row["Name"]
     }
-    ours = kernels.groupby("name").agg(t=("time_ns", "sum"), n=("calls", "sum"), low=("min_ns", "min"), high=("max_ns", "max"))
+    ours = kernels.groupby("name").agg(
+        t=("time_ns", "sum"), n=("calls", "sum"), low=("min_ns", "min"), high=("max_ns", "max")
+    )
     assert {name: tuple(map(int, row)) for name, row in zip(ours.index, ours.to_numpy(), strict=True)} == theirs
 
 
-NAMES = {"id": [1, 2, 3], "value": ["cublas_gemm_kernel", "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "rms_norm_kernel"]}
+NAMES = {
+    "id": [1, 2, 3],
+    "value": ["cublas_gemm_kernel", "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "rms_norm_kernel"],
+}
 GEMM, NCCL, NORM = 1, 2, 3
 
 
@@ -135,7 +140,10 @@ def test_compute_claims_time_before_copies_before_communication(make_export):
     # gemm 0-10 and norm 8-14 overlap by 2; the copy 12-20 has 14-20 for itself; NCCL 5-30 is left with 20-30.
     path = make_export(
         StringIds=NAMES,
-        **{KERNELS: kernels((0, 10, GEMM), (8, 14, NORM), (5, 30, NCCL)), COPIES: operations((12, 20, 0, P), copyKind=1)},
+        **{
+            KERNELS: kernels((0, 10, GEMM), (8, 14, NORM), (5, 30, NCCL)),
+            COPIES: operations((12, 20, 0, P), copyKind=1),
+        },
     )
     families = families_of(path)
     assert families["exclusive_ns"].to_dict() == {"gemm": 10, "norm": 4, "memcpy": 6, "communication": 10}
@@ -152,7 +160,10 @@ def test_opaque_graphs_are_compute_of_their_own_family(make_export):
 def test_devices_are_counted_apart(make_export):
     rows = operations((0, 10, 0, P), (5, 12, 1, P), demangledName=GEMM, shortName=GEMM)
     families = analysed(make_export(StringIds=NAMES, **{KERNELS: rows}))["families"]
-    assert families[["device", "time_ns", "exclusive_ns", "share"]].to_numpy().tolist() == [[0, 10, 10, 1], [1, 7, 7, 1]]
+    assert families[["device", "time_ns", "exclusive_ns", "share"]].to_numpy().tolist() == [
+        [0, 10, 10, 1],
+        [1, 7, 7, 1],
+    ]
 
 
 def test_two_processes_on_one_gpu_are_one_device(make_export):
@@ -167,9 +178,10 @@ def test_exclusive_time_equals_plain_code_on_random_work(make_export, seed):
     import numpy as np
 
     random = np.random.default_rng(seed)
-    rows = [(int(s), int(s + d), int(n)) for s, d, n in
-            zip(random.integers(1, 500, 80), random.integers(0, 30, 80), random.integers(1, 4, 80), strict=True)]  # fmt: skip
-    copies = [(int(s), int(s + d)) for s, d in zip(random.integers(1, 500, 20), random.integers(0, 40, 20), strict=True)]
+    starts, durations = random.integers(1, 500, 100).tolist(), random.integers(0, 30, 100).tolist()
+    spans = [(start, start + duration) for start, duration in zip(starts, durations, strict=True)]
+    copies = spans[80:]
+    rows = [(*span, name) for span, name in zip(spans[:80], random.integers(1, 4, 80).tolist(), strict=True)]
     path = make_export(StringIds=NAMES, **{KERNELS: kernels(*rows),
                                            COPIES: operations(*[(s, e, 0, P) for s, e in copies], copyKind=1)})  # fmt: skip
     name = {GEMM: "gemm", NORM: "norm", NCCL: "communication"}

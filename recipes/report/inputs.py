@@ -82,9 +82,7 @@ def _expand(text: str) -> Iterable[Input]:
         return _in_folder(path, limit)
     if path.is_dir() or path.name.endswith((*REPORT_SUFFIXES, ".sqlite")):
         return [Input(path, "", _export_beside(path))]
-    return [
-        _problem(path, f"{path} is no report; give .nsys-rep, .qdrep, .sqlite or _pqtdir, or a folder of them")
-    ]
+    return [_problem(path, f"{path} is no report; give .nsys-rep, .qdrep, .sqlite or _pqtdir, or a folder of them")]
 
 
 def _split_limit(text: str) -> tuple[Path, int | None]:

@@ -53,11 +53,11 @@ class Report:
         present = self._source.columns(exported)
         wanted = {name: _present(table.columns[name], present) for name in names}
         integers, texts = _split(table, wanted)
-        raw = self._source.read(exported, integers, texts)
-        count = len(raw)
         if not integers and not texts:
-            count = len(self._source.read(exported, [sorted(present)[0]], []))
-        arrays = [self._column(table.columns[name], wanted[name], raw, count) for name in names]
+            # Some column must tell how many rows there are.
+            texts = [min(present)]
+        raw = self._source.read(exported, integers, texts)
+        arrays = [self._column(exported, table.columns[name], wanted[name], raw) for name in names]
         return pa.table(dict(zip(names, arrays, strict=True)))
 
     def has(self, table: SourceTable) -> bool:
@@ -85,30 +85,32 @@ class Report:
                 return name
         return None
 
-    def _column(self, column: SourceColumn, names: list[str], raw: pa.Table, count: int) -> pa.Array:
+    def _column(self, exported: str, column: SourceColumn, names: list[str], raw: pa.Table) -> pa.Array:
         if not names:
-            return pa.nulls(count, _result_type(column))
+            return pa.nulls(len(raw), _result_type(column))
         if not column.ids:
             return _integers(raw[names[0]]) if pa.types.is_integer(column.type) else _text(raw[names[0]])
         direct = [name for name in names if name in column.exported]
-        ids = [_integers(raw[name]) for name in names if name in column.ids]
-        resolved = self._resolve(ids, count) if ids else None
+        ids = [name for name in names if name in column.ids]
+        resolved = self._resolve(exported, ids, raw) if ids else None
         if not direct:
             return resolved
         text = _text(raw[direct[0]])
         return pc.coalesce(text, resolved.dictionary_decode()) if resolved is not None else text
 
-    def _resolve(self, ids: list[pa.Array], count: int) -> pa.DictionaryArray:
+    def _resolve(self, exported: str, ids: list[str], raw: pa.Table) -> pa.DictionaryArray:
         """The text behind the first of the id columns that has one, row by row."""
         # Few distinct ids stand in many rows: each is looked up once.
-        encoded = ids[0].dictionary_encode()
+        encoded = _integers(raw[ids[0]]).dictionary_encode()
         found = self.strings.positions(encoded.dictionary.to_numpy(zero_copy_only=False))
         if encoded.indices.null_count == 0 and (found >= 0).all():
             return self._named(encoded.indices, found)
         at = np.append(found, -1)[encoded.indices.fill_null(len(found)).to_numpy()]
-        for column in ids[1:]:
+        for name in ids[1:]:
+            # Read only now: mostly the first column has a text in every row.
+            column = _integers(self._source.read(exported, [name], [])[name]).fill_null(-1).to_numpy()
             missing = at < 0
-            at[missing] = self.strings.positions(column.fill_null(-1).to_numpy()[missing])
+            at[missing] = self.strings.positions(column[missing])
         encoded = pa.array(at).dictionary_encode()
         return self._named(encoded.indices, encoded.dictionary.to_numpy())
 
@@ -153,13 +155,13 @@ def _present(column: SourceColumn, present: frozenset[str]) -> list[str]:
 
 
 def _split(table: SourceTable, wanted: dict[str, list[str]]) -> tuple[list[str], list[str]]:
-    """The exported columns to read, as integers and as texts, each once."""
+    """The exported columns to read, as integers and as texts, each once. Of id columns, the first."""
     integers, texts = [], []
     for name, exported in wanted.items():
         column = table.columns[name]
-        text = [found for found in exported if column.type == pa.string() and found in column.exported]
-        texts += text
-        integers += [found for found in exported if found not in text]
+        direct = [found for found in exported if found in column.exported]
+        (texts if column.type == pa.string() else integers).extend(direct)
+        integers += [found for found in exported if found in column.ids][:1]
     return list(dict.fromkeys(integers)), list(dict.fromkeys(texts))
 
 

@@ -67,9 +67,7 @@ KERNELS = SourceTable(
     (("CUPTI_ACTIVITY_KIND_KERNEL", ()),),
 )
 _MEMORY = {**_TIMES, **_PLACE, "graph_node_id": _int("graphNodeId"), "bytes": _int("bytes")}
-MEMCPYS = SourceTable(
-    "memcpys", {**_MEMORY, "copy_kind": _int("copyKind")}, (("CUPTI_ACTIVITY_KIND_MEMCPY", ()),)
-)
+MEMCPYS = SourceTable("memcpys", {**_MEMORY, "copy_kind": _int("copyKind")}, (("CUPTI_ACTIVITY_KIND_MEMCPY", ()),))
 MEMSETS = SourceTable("memsets", _MEMORY, (("CUPTI_ACTIVITY_KIND_MEMSET", ()),))
 GRAPH_RUNS = SourceTable(
     "graph_runs",
@@ -161,16 +159,10 @@ THREADS = SourceTable(
     "threads", {"global_tid": _int("globalTid"), "name": _text(ids=("nameId",))}, (("ThreadNames", ()),)
 )
 _PAIRS = {"name": _text("name"), "value": _text("value")}
-EXPORT_INFO = SourceTable(
-    "export_info", _PAIRS, (("META_DATA_EXPORT", ()), ("EXPORT_META_DATA", ()))
-)
-CAPTURE_INFO = SourceTable(
-    "capture_info", _PAIRS, (("META_DATA_CAPTURE", ()), ("CAPTURE_META_DATA", ()))
-)
+EXPORT_INFO = SourceTable("export_info", _PAIRS, (("META_DATA_EXPORT", ()), ("EXPORT_META_DATA", ())))
+CAPTURE_INFO = SourceTable("capture_info", _PAIRS, (("META_DATA_CAPTURE", ()), ("CAPTURE_META_DATA", ())))
 SYSTEM_INFO = SourceTable("system_info", _PAIRS, (("TARGET_INFO_SYSTEM_ENV", ()),))
-SESSION = SourceTable(
-    "session", {"utc_epoch_ns": _int("utcEpochNs")}, (("TARGET_INFO_SESSION_START_TIME", ()),)
-)
+SESSION = SourceTable("session", {"utc_epoch_ns": _int("utcEpochNs")}, (("TARGET_INFO_SESSION_START_TIME", ()),))
 STRINGS = SourceTable("strings", {"id": _int("id"), "value": _text("value")}, (("StringIds", ()),))
 DIAGNOSTICS = SourceTable(
     "diagnostics",

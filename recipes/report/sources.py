@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Protocol
@@ -44,7 +44,7 @@ class ParquetFolder:
     def tables(self) -> frozenset[str]:
         return frozenset(file.stem for file in self.path.glob("*.parquet"))
 
-    @lru_cache(maxsize=None)  # noqa: B019: a source lives as long as the analysis of one report
+    @cache
     def _metadata(self, table: str) -> pq.FileMetaData | None:
         # Kept: these files have thousands of small row groups, and parsing their footer costs more than a column.
         file = self.path / f"{table}.parquet"
@@ -97,12 +97,12 @@ class SqliteFile:
         except sqlite3.Error as error:
             raise _damaged(self.path, error) from None
 
-    @lru_cache(maxsize=None)  # noqa: B019
+    @cache
     def tables(self) -> frozenset[str]:
         rows = self._rows("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
         return frozenset(name.decode() for (name,) in rows)
 
-    @lru_cache(maxsize=None)  # noqa: B019
+    @cache
     def columns(self, table: str) -> frozenset[str]:
         if table not in self.tables():
             return frozenset()
