@@ -84,8 +84,9 @@ def test_bundled_python_is_replaced_by_a_variable(tmp_path, monkeypatch):
 def test_optional_packages_say_what_they_are_for(tmp_path):
     python = RecipePython(Path("/p"), "", "3.12.1", {**PACKAGES, "plotly": None, "distributed": "2026.8.0"}, True)
     text = text_of(check.package_rows(python))
-    assert "distributed 2026.8.0: --mode dask-futures" in text
-    assert "not there, needed for the notebooks' figures" in text
+    assert "distributed 2026.8.0: for --mode dask-futures" in text
+    assert "plotly is not there: for the notebooks' figures" in text
+    assert "/p -m pip install jupyterlab plotly" in text
 
 
 def test_recipe_path_of_another_pack_is_told(monkeypatch, tmp_path):

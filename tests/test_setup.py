@@ -60,8 +60,7 @@ def run(python: Path, code: str) -> str:
 
 
 def test_pip_comes_from_a_wheel_where_python_has_no_ensurepip(small, tmp_path, monkeypatch):
-    import ensurepip
-
+    ensurepip = pytest.importorskip("ensurepip")
     wheel = next((Path(ensurepip.__file__).parent / "_bundled").glob("pip-*.whl"), None)
     if wheel is None:
         pytest.skip("this Python keeps its pip elsewhere")

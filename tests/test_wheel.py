@@ -23,9 +23,8 @@ def wheel(tmp_path_factory) -> Path:
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     (copy / "llm_new").mkdir()
     (copy / "llm_new/metadata.json").write_text("{}")
-    for name in ("pyproject.toml", "LICENSE"):
+    for name in ("pyproject.toml", "LICENSE", "README.md"):
         shutil.copy2(ROOT / name, copy / name)
-    (copy / "README.md").write_text("# nsys-llm-recipes\n")
     out = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", out, copy]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

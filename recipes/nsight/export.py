@@ -180,9 +180,11 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _write_atomically(path: Path, text: str) -> None:
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    part.write_text(text)
-    part.replace(path)
+    # A name of its own for each writer: threads share a process id.
+    descriptor, part = tempfile.mkstemp(prefix=f"{path.name}.", suffix=".part", dir=path.parent)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+    os.replace(part, path)
 
 
 def _unwritable(report: Path, error: OSError) -> PackError:

@@ -1,0 +1,64 @@
+"""All tests: with the newest versions, and with the oldest where this machine has a Python for them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from environment import LAYERS, ensure, python_for_oldest  # noqa: E402
+from recipes.errors import PackError  # noqa: E402
+from recipes.nsight.fetch import find_or_fetch  # noqa: E402
+
+VERSIONS = """
+import platform, importlib.metadata as m
+packages = ("numpy", "pandas", "pyarrow")
+print("Python " + platform.python_version(), *(f"{name} {m.version(name)}" for name in packages), sep=", ")
+"""
+
+
+def describe(python: Path) -> str:
+    """A combination in words: Python 3.11.7, numpy 2.4.6, pandas 3.1.1, pyarrow 26.0.1."""
+    return subprocess.run([python, "-c", VERSIONS], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def prepare(only_main: bool) -> list[Path]:
+    """The Pythons to test with, after the set-up of Nsight and of the oldest combination; says what is left out."""
+    try:
+        installation = find_or_fetch(importer=True)
+        print(f"Nsight Systems {installation.version_text} at {installation.nsys}")
+    except PackError as error:
+        print(f"Tests that need Nsight will fail: {error}")
+    pythons = [Path(sys.executable)]
+    if only_main:
+        return pythons
+    oldest = python_for_oldest()
+    if oldest is None:
+        print("The oldest combination is left out: it needs a Python 3.10, 3.11 or 3.12")
+        return pythons
+    return [*pythons, ensure(LAYERS["oldest"], oldest)]
+
+
+def main(arguments: list[str]) -> int:
+    """Run pytest in each combination, stopping at the first that fails; its exit status."""
+    try:
+        pythons = prepare(only_main=bool(arguments))
+    except PackError as error:
+        sys.exit(f"test: {error}")
+    combinations = [describe(python) for python in pythons]
+    for number, (python, words) in enumerate(zip(pythons, combinations, strict=True), start=1):
+        print(f"Combination {number} of {len(pythons)}: {words}", flush=True)
+        status = subprocess.run([python, "-m", "pytest", *arguments], cwd=ROOT, check=False).returncode
+        if status:
+            return status
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit(130)
