@@ -42,13 +42,16 @@ def build(report: Path, folder: Path, repeats: int, nsys: str = "nsys") -> tuple
 
 def _strides(parquet: Path) -> tuple[int, int]:
     """The time and the number of correlation ids that one repetition takes."""
-    ends, ids = [], []
+    ends, lowest, highest = [], [], []
     for name in REPEATED:
         table = pq.read_table(parquet / f"{name}.parquet")
         ends.append(pc.max(table["end"]).as_py() or 0)
         if _IDS in table.column_names:
-            ids.append(pc.max(table[_IDS]).as_py() or 0)
-    return max(ends) + 1_000_000, max(ids) + 1
+            ids = pc.min_max(table[_IDS].filter(pc.greater(table[_IDS], 0))).as_py()
+            lowest.append(ids["min"])
+            highest.append(ids["max"])
+    # Ids are handed out one after the other, so one repetition follows the last without a hole.
+    return max(ends) + 1_000_000, max(filter(None, highest)) - min(filter(None, lowest)) + 1
 
 
 def _repeat_sqlite(path: Path, repeats: int, stride_ns: int, ids: int) -> None:

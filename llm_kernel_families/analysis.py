@@ -13,16 +13,17 @@ import numpy as np
 import pyarrow as pa
 
 from recipes import families, intervals
+from recipes.capture import Capture
 from recipes.families import Rules
 from recipes.gpu_work import GRAPH, KERNEL, MEMCPY, MEMSET, GpuWork
 from recipes.tables import REPORT_KEYS, Column, Table
 
 NAME = "llm_kernel_families"
 Intervals = tuple[np.ndarray, np.ndarray]
-#: The phase that stands for the whole window.
-ALL = "all"
-
-_KEYS = (*REPORT_KEYS, Column("phase", "string", "phase of the model; `all` is the whole window"))
+_KEYS = (
+    *REPORT_KEYS,
+    Column("phase", "string", "phase of the model; `all` is the whole window, `outside` what is in no step"),
+)
 FAMILIES = Table(
     "families",
     "one family of GPU work in one phase on one device",
@@ -74,17 +75,17 @@ def check(settings: Settings) -> None:
     families.load_rules(settings.families)
 
 
-def analyse(work: GpuWork, settings: Settings) -> dict[str, pa.Table]:
+def analyse(capture: Capture, settings: Settings) -> dict[str, pa.Table]:
     """The tables of one report, without the columns report and rank."""
+    work = capture.work
     names = _name_families(work, families.load_rules(settings.families))
-    parts = [
-        (ALL, device, _kernel_rows(work, names, number), _family_rows(work, names, number))
-        for number, device in enumerate(work.devices.numbers)
-    ]
-    return {
-        "families": _stack(FAMILIES, [(phase, device, rows) for phase, device, _, rows in parts]),
-        "kernels": _stack(KERNELS, [(phase, device, rows) for phase, device, rows, _ in parts]),
-    }
+    family_parts, kernel_parts = [], []
+    for phase, chosen in capture.phases():
+        for number, device in enumerate(work.devices.numbers):
+            rows = _on_device(work, number, chosen)
+            family_parts.append((phase, device, _family_rows(work, names, rows)))
+            kernel_parts.append((phase, device, _kernel_rows(work, names, rows)))
+    return {"families": _stack(FAMILIES, family_parts), "kernels": _stack(KERNELS, kernel_parts)}
 
 
 @dataclass(frozen=True)
@@ -116,9 +117,8 @@ def _name_families(work: GpuWork, rules: Rules) -> NameFamilies:
     return NameFamilies(of_name, ordered, [group_of[family] for family in ordered])
 
 
-def _family_rows(work: GpuWork, names: NameFamilies, device: int) -> dict:
-    """The columns of FAMILIES for one device."""
-    selected = _on_device(work, device)
+def _family_rows(work: GpuWork, names: NameFamilies, selected: np.ndarray | slice) -> dict:
+    """The columns of FAMILIES for some operations of one device."""
     family = names.of_name[work.name[selected]]
     start_ns, end_ns, kind = work.start_ns[selected], work.end_ns[selected], work.kind[selected]
     count = len(names.families)
@@ -171,7 +171,7 @@ def exclusive_ns(
 def _as_slice(chosen: np.ndarray) -> np.ndarray | slice:
     """A mask as a slice where its rows lie together, as kinds of operation do: taking them then copies nothing."""
     count = np.count_nonzero(chosen)
-    first = int(chosen.argmax())
+    first = int(chosen.argmax()) if len(chosen) else 0
     return slice(first, first + count) if chosen[first : first + count].all() else chosen
 
 
@@ -181,9 +181,8 @@ def _joined(one: Intervals, other: Intervals) -> Intervals:
     return intervals.merge(starts[order], ends[order])
 
 
-def _kernel_rows(work: GpuWork, names: NameFamilies, device: int) -> dict:
-    """The columns of KERNELS for one device."""
-    selected = _on_device(work, device)
+def _kernel_rows(work: GpuWork, names: NameFamilies, selected: np.ndarray | slice) -> dict:
+    """The columns of KERNELS for some operations of one device."""
     code, calls, rows = _grouped(work.name[selected], work.end_ns[selected] - work.start_ns[selected])
     return {
         "family": [names.families[names.of_name[name]] for name in code],
@@ -218,9 +217,12 @@ def _grouped(name: np.ndarray, duration_ns: np.ndarray) -> tuple[list[int], np.n
     }  # fmt: skip
 
 
-def _on_device(work: GpuWork, device: int) -> np.ndarray | slice:
-    """What selects a device's operations; a full slice, which copies nothing, when it is the only one."""
-    return slice(None) if len(work.devices.numbers) == 1 else work.device == device
+def _on_device(work: GpuWork, device: int, chosen: np.ndarray | slice) -> np.ndarray | slice:
+    """What selects a device's operations among the chosen; a slice, which copies nothing, where it can be."""
+    if len(work.devices.numbers) == 1:
+        return chosen if isinstance(chosen, slice) else _as_slice(chosen)
+    on_device = work.device == device
+    return on_device if isinstance(chosen, slice) else on_device & chosen
 
 
 def _summed(group: np.ndarray, values_ns: np.ndarray, count: int) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pyarrow as pa
 
-from llm_kernel_families.analysis import ALL
+from recipes.capture import ALL
 from recipes.text_table import shortened, text_table
 from recipes.units import format_ms, format_ns, format_share
 

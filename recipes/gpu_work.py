@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
-from recipes.devices import Devices, find_devices
+from recipes.devices import Devices, find_devices, pid_of
 from recipes.report import schema
 from recipes.report.report import Report
 
@@ -56,6 +57,8 @@ class GpuWork:
     short_names: list[str]
     devices: Devices
     dropped: int
+    #: What selects these operations among all records of the report, kind after kind.
+    rows: np.ndarray | slice
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -82,7 +85,25 @@ def read_gpu_work(report: Report, span: Span = Span()) -> GpuWork:
         short_names=short_names,
         devices=devices,
         dropped=int(len(usable) - np.count_nonzero(usable)),
+        rows=keep,
     )
+
+
+def read_correlation(report: Report, work: GpuWork) -> Iterator[tuple[int, np.ndarray | slice, np.ndarray]]:
+    """Process by process: its id, which operations are its, and their correlation ids.
+
+    Process and correlation id tie an operation to the call that launched it.
+    """
+    (correlation_id,) = _numbers(report, correlation_id=-1)
+    correlation_id = correlation_id[work.rows]
+    if len(work.devices.pids) == 1:
+        yield work.devices.pids[0], slice(None), correlation_id
+        return
+    (global_pid,) = _numbers(report, global_pid=0)
+    pid = pid_of(global_pid[work.rows])
+    for process in work.devices.pids:
+        rows = np.flatnonzero(pid == process)
+        yield process, rows, correlation_id[rows]
 
 
 def _selection(keep: np.ndarray) -> np.ndarray | slice:

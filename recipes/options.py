@@ -41,6 +41,13 @@ def add_common_options(add: Add) -> None:
         metavar="[start]/[end]",
         help="The same as --start and --end in one option, as newer Nsight versions have it",
     )
+    add(
+        "--phases",
+        type=Path,
+        metavar="FILE",
+        help="Rules of your own for which NVTX ranges are steps, tried before the pack's:\n"
+        "lines of pattern and phase, separated by a tab",
+    )
     add("--strict", action="store_true", help="Fail when any input cannot be used, not only when none can")
 
 

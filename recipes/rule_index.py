@@ -27,13 +27,13 @@ class RuleIndex:
     def __init__(self, patterns: Sequence[re.Pattern[str]]) -> None:
         self._patterns = patterns
         self._always: list[int] = []
-        self._by_start: dict[str, dict[str, list[int]]] = {}
+        self._by_start: dict[tuple[str, ...], dict[str, list[int]]] = {}
         for number, pattern in enumerate(patterns):
             words = needed_words(pattern)
             if not words:
                 self._always.append(number)
             for word in words:
-                self._by_start.setdefault(word[:START], {}).setdefault(word, []).append(number)
+                self._by_start.setdefault(tuple(word[:START]), {}).setdefault(word, []).append(number)
 
     def first(self, text: str) -> int | None:
         """Return the number of the first pattern that is found in `text`."""
@@ -45,7 +45,7 @@ class RuleIndex:
         return None
 
     def _candidates(self, lowered: str) -> set[int]:
-        starts = {lowered[at : at + START] for at in range(len(lowered) - START + 1)}
+        starts = zip(*(lowered[skip:] for skip in range(START)), strict=False)
         numbers = set(self._always)
         for start in self._by_start.keys() & starts:
             for word, needing in self._by_start[start].items():

@@ -19,13 +19,15 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from recipes import quality
+from recipes.capture import Capture, read_capture
 from recipes.errors import PackError
-from recipes.gpu_work import GpuWork, Span, read_gpu_work
+from recipes.gpu_work import Span
 from recipes.notebook import render
 from recipes.nsight.export import Exporter
 from recipes.options import Add, add_common_options, span_of
 from recipes.outputs import choose_folder, output_folder, write_outputs
 from recipes.pack import ROOT
+from recipes.phases import load_phase_rules
 from recipes.report.facts import read_facts
 from recipes.report.inputs import REPORT_SUFFIXES, Input, find_inputs, open_input
 from recipes.tables import FILES, Table
@@ -44,7 +46,7 @@ class Recipe(Protocol):
     def settings(self, args: argparse.Namespace) -> Any:
         """The recipe's own options as one value that pickles. PackError when they cannot work."""
 
-    def analyse(self, work: GpuWork, settings: Any) -> dict[str, pa.Table]:
+    def analyse(self, capture: Capture, settings: Any) -> dict[str, pa.Table]:
         """The recipe's tables for one report, without the columns report and rank."""
 
     def summarise(self, tables: dict[str, pa.Table]) -> str:
@@ -72,6 +74,7 @@ class Task:
     recipe: str
     settings: Any
     span: Span
+    phases: Path | None
     exporter: Exporter | None
 
 
@@ -110,13 +113,16 @@ def run(
     with --strict, when one could not), when an option cannot work or the output cannot be written.
     """
     started = datetime.now()
-    span, settings = span_of(args), recipe.settings(args)
+    settings = recipe.settings(args)
+    span_of(args)
+    # A bad rule file is told before any work.
+    load_phase_rules(args.phases)
     folder, warning = choose_folder(recipe.NAME, args.output, force=args.force_overwrite)
     if warning:
         warn(plain(warning))
     inputs = find_inputs(args.input)
     with output_folder(folder) as part:
-        outcomes = map_tasks(analyse_report, _tasks(recipe, inputs, settings, span, find_exporter))
+        outcomes = map_tasks(analyse_report, _tasks(recipe, inputs, args, settings, find_exporter))
         progress("")
         _report_unreadable(outcomes, warn, strict=args.strict)
         tables = {table: table.sorted(_joined(table, outcomes)) for table in recipe.TABLES}
@@ -139,12 +145,17 @@ def run(
 
 
 def _tasks(
-    recipe: Recipe, inputs: list[Input], settings: Any, span: Span, find_exporter: Callable[[], Exporter | None]
+    recipe: Recipe,
+    inputs: list[Input],
+    args: argparse.Namespace,
+    settings: Any,
+    find_exporter: Callable[[], Exporter | None],
 ) -> list[Task]:
     reports = any(item.path.name.endswith(REPORT_SUFFIXES) and not item.problem for item in inputs)
     exporter = find_exporter() if reports else None
     return [
-        Task(item, number, len(inputs), recipe.NAME, settings, span, exporter) for number, item in enumerate(inputs, 1)
+        Task(item, number, len(inputs), recipe.NAME, settings, span_of(args), args.phases, exporter)
+        for number, item in enumerate(inputs, 1)
     ]
 
 
@@ -178,9 +189,10 @@ def _analyse(task: Task, announce: Callable[[str], None]) -> Outcome:
     report, remark = open_input(task.item, task.exporter, announce)
     announce(f"analysing {task.item.label}")
     facts = read_facts(report, task.item.label)
-    work = read_gpu_work(report, task.span)
+    capture = read_capture(report, task.span, load_phase_rules(task.phases))
+    work = capture.work
     verdict = quality.judge(report, facts, work, filtered=task.span != Span())
-    tables = load_recipe(task.recipe).analyse(work, task.settings)
+    tables = load_recipe(task.recipe).analyse(capture, task.settings)
     # A report of several processes has no rank of its own.
     ranked = len(work.devices.pids) <= 1 and facts.rank is not None
     row = _file_row(
@@ -194,6 +206,8 @@ def _analyse(task: Task, announce: Callable[[str], None]) -> Outcome:
         schema_version=facts.schema_version,
         kernels=quality.kernel_count(work),
         window_ns=quality.window_ns(work),
+        phase_rule=capture.phase_rule(),
+        attributed_share=capture.attributed_share(),
         quality=verdict.quality,
         status=verdict.status,
         message="; ".join(text for text in (verdict.message, remark) if text),

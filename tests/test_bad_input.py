@@ -253,8 +253,8 @@ def test_unexpected_fault_names_the_report(tmp_path, make_export, monkeypatch):
     from recipes.report.inputs import find_inputs
 
     (item,) = find_inputs([str(make_export())])
-    monkeypatch.setattr(run, "read_gpu_work", lambda *_: 1 / 0)
-    outcome = run.analyse_report(run.Task(item, 1, 1, "llm_kernel_families", None, Span(), None))
+    monkeypatch.setattr(run, "read_capture", lambda *_: 1 / 0)
+    outcome = run.analyse_report(run.Task(item, 1, 1, "llm_kernel_families", None, Span(), None, None))
     assert outcome.file["status"] == "unreadable"
     assert "ZeroDivisionError" in outcome.file["message"]
     assert str(Path(item.path)) in outcome.file["message"]

@@ -149,6 +149,13 @@ def test_file_that_is_no_report_is_told_in_one_line(content, expected, tmp_path,
     assert not list((fresh_cache / "exports").glob("*part*"))
 
 
+def test_report_of_a_newer_nsight_says_what_to_do(fresh_cache, exporter, installation):
+    if installation.version >= (2025,):
+        pytest.skip("this Nsight is new enough to read it")
+    with pytest.raises(PackError, match="probably since a newer one wrote it; use that version or newer, or give"):
+        export(FIXTURES / "2025.3.1" / "layers.nsys-rep", exporter)
+
+
 def test_missing_report(tmp_path, fresh_cache, exporter):
     with pytest.raises(PackError, match="No such file"):
         export(tmp_path / "none.nsys-rep", exporter)

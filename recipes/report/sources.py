@@ -21,6 +21,8 @@ import pyarrow.parquet as pq
 
 from recipes.errors import PackError
 
+_BATCH_ROWS = 1 << 18
+
 
 class Source(Protocol):
     """What both kinds of export offer."""
@@ -33,6 +35,9 @@ class Source(Protocol):
 
     def read(self, table: str, integers: Sequence[str], texts: Sequence[str]) -> pa.Table:
         """The columns asked for, in file order. PackError when they cannot be read."""
+
+    def batches(self, table: str, integers: Sequence[str]) -> Iterator[pa.Table]:
+        """The same piece by piece, for columns of integers too long to hold at once."""
 
 
 class ParquetFolder:
@@ -62,6 +67,17 @@ class ParquetFolder:
         # No read-ahead: it holds the raw bytes of all row groups beside the columns made of them.
         with _reading(file), pq.ParquetFile(file, metadata=self._metadata(table), pre_buffer=False) as reader:
             return reader.read(columns=[*integers, *texts])
+
+    def batches(self, table: str, integers: Sequence[str]) -> Iterator[pa.Table]:
+        file = self.path / f"{table}.parquet"
+        with _reading(file), pq.ParquetFile(file, metadata=self._metadata(table), pre_buffer=False) as reader:
+            # Not iter_batches: it opens a reader for each of the thousands of row groups at once.
+            first, rows = 0, 0
+            for group in range(reader.num_row_groups):
+                rows += reader.metadata.row_group(group).num_rows
+                if rows >= _BATCH_ROWS or group == reader.num_row_groups - 1:
+                    yield reader.read_row_groups(range(first, group + 1), columns=list(integers))
+                    first, rows = group + 1, 0
 
 
 @contextlib.contextmanager
@@ -116,6 +132,16 @@ class SqliteFile:
             rows = self._rows(f"SELECT CAST({_quoted(text)} AS TEXT) FROM {_quoted(table)}")
             columns[text] = pa.array([value for (value,) in rows], type=pa.binary())
         return pa.table(columns)
+
+    def batches(self, table: str, integers: Sequence[str]) -> Iterator[pa.Table]:
+        wanted = ", ".join(f"ifnull({_quoted(name)}, {self._NULL})" for name in integers)
+        try:
+            with contextlib.closing(self._connect()) as connection:
+                rows = connection.execute(f"SELECT {wanted} FROM {_quoted(table)}")
+                while len(values := np.array(rows.fetchmany(_BATCH_ROWS), dtype=np.int64)):
+                    yield pa.table({n: _with_nulls(values[:, i], self._NULL) for i, n in enumerate(integers)})
+        except (sqlite3.Error, ValueError, TypeError, OverflowError) as error:
+            raise _damaged(self.path, error) from None
 
     def _integers(self, table: str, names: Sequence[str]) -> dict[str, pa.Array]:
         wanted = ", ".join(f"ifnull({_quoted(name)}, {self._NULL})" for name in names)

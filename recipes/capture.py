@@ -1,0 +1,71 @@
+"""A report as all recipes see it: GPU work, steps, and which work belongs to which step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from recipes.attribution import WAYS, Attribution, attribute
+from recipes.gpu_work import GpuWork, Span, read_gpu_work
+from recipes.inference import infer_steps
+from recipes.phases import PhaseRule
+from recipes.ranges import read_ranges
+from recipes.report.report import Report
+from recipes.steps import Steps, find_steps
+
+#: The phase that stands for the whole window, and the one for work in no step.
+ALL, OUTSIDE = "all", "outside"
+
+
+@dataclass(frozen=True)
+class Capture:
+    """A report, its GPU work, its steps (none found: no rows), and the step of each operation."""
+
+    report: Report
+    work: GpuWork
+    steps: Steps
+    attribution: Attribution
+
+    def phases(self) -> list[tuple[str, np.ndarray | slice]]:
+        """Each phase and what selects its operations: `all`, the phases that were found, `outside` the steps."""
+        everything: list[tuple[str, np.ndarray | slice]] = [(ALL, slice(None))]
+        if not len(self.steps):
+            return everything
+        step = self.attribution.step
+        phase = np.where(step >= 0, self.steps.phase[step], -1)
+        named = [(name, phase == code) for code, name in enumerate(self.steps.phases)]
+        return [*everything, *named, (OUTSIDE, phase < 0)]
+
+    def phase_rule(self) -> str | None:
+        """The rule that gave the steps and its matches, of each process where they differ; None without steps."""
+        if not len(self.steps):
+            return None
+        rules = {f"{rule} ({count:,} steps)" for rule, count in self.steps.rules.values()}
+        return "; ".join(sorted(rules))
+
+    def attributed_share(self) -> float | None:
+        """The share of GPU time that lies in steps; None without steps."""
+        ways = self.attributed_by_way()
+        return None if ways is None else sum(ways.values())
+
+    def attributed_by_way(self) -> dict[str, float] | None:
+        """The share of GPU time that came to its step each way; None without steps."""
+        if not len(self.steps) or not len(self.work):
+            return None
+        durations_ns = self.work.end_ns - self.work.start_ns
+        # Shifted by one: bincount takes no negative numbers, and -1 is no way at all.
+        time_ns = np.bincount(self.attribution.way + 1, weights=durations_ns, minlength=len(WAYS) + 1)
+        return {way: float(time_ns[number + 1] / max(time_ns.sum(), 1)) for number, way in enumerate(WAYS)}
+
+
+def read_capture(report: Report, span: Span, rules: Sequence[PhaseRule]) -> Capture:
+    """Reads what all recipes need. PackError when the report's export is damaged."""
+    work = read_gpu_work(report, span)
+    last_ns = int(work.end_ns.max()) if len(work) else 0
+    steps = find_steps(read_ranges(report, last_ns), rules)
+    if len(steps):
+        return Capture(report, work, steps, attribute(report, work, steps))
+    steps, attribution = infer_steps(report, work)
+    return Capture(report, work, steps, attribution)

@@ -1,0 +1,99 @@
+"""NVTX ranges as columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recipes.devices import pid_of
+from recipes.report import schema
+from recipes.report.report import Report
+
+#: Event types of NVTX_EVENTS: push and pop on one thread, start and end anywhere, the same two in NVTXT files; domain.
+_PUSH_POP, _START_END, _DOMAIN = (59, 70), (60, 71), 75
+# PyTorch's emit_nvtx appends what differs from call to call.
+_APPENDED = r", (?:seq|op_id|sizes|input_op_ids) = .*"
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """All NVTX ranges of a report, in order of start.
+
+    start_ns, end_ns int64, end_ns of a range that was never closed is the last time in the report; global_tid
+    int64; pid int64; text int32, an index into `texts`; domain int32, an index into `domains`; closed bool;
+    by_thread bool, true for ranges that are pushed and popped on one thread.
+    """
+
+    start_ns: np.ndarray
+    end_ns: np.ndarray
+    global_tid: np.ndarray
+    pid: np.ndarray
+    text: np.ndarray
+    domain: np.ndarray
+    closed: np.ndarray
+    by_thread: np.ndarray
+    texts: list[str]
+    domains: list[str]
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
+def read_ranges(report: Report, last_ns: int) -> Ranges:
+    """The ranges of a report; `last_ns` is where ranges end that were never closed."""
+    columns = ["start_ns", "end_ns", "event_type", "domain_id", "global_tid", "text"]
+    events = report.read(schema.NVTX, columns)
+    kind = events["event_type"].combine_chunks()
+    rows = pc.is_in(kind, pa.array([*_PUSH_POP, *_START_END]))
+    ranges = events.filter(pc.and_(pc.fill_null(rows, False), pc.is_valid(events["start_ns"])))
+    ranges = ranges.take(pc.sort_indices(ranges["start_ns"]))
+    start_ns, end_ns = _numbers(ranges["start_ns"], 0), _numbers(ranges["end_ns"], -1)
+    closed = (end_ns >= start_ns) & ranges["end_ns"].is_valid().to_numpy()
+    global_tid = _numbers(ranges["global_tid"], 0)
+    text, texts = _texts(ranges["text"].combine_chunks())
+    domain, domains = _domains(events.filter(pc.equal(kind, _DOMAIN)), global_tid, _numbers(ranges["domain_id"], 0))
+    return Ranges(
+        start_ns=start_ns,
+        end_ns=np.where(closed, end_ns, np.maximum(last_ns, start_ns)),
+        global_tid=global_tid,
+        pid=pid_of(global_tid),
+        text=text,
+        domain=domain,
+        closed=closed,
+        by_thread=np.isin(_numbers(ranges["event_type"], 0), _PUSH_POP),
+        texts=texts,
+        domains=domains,
+    )
+
+
+def _numbers(column: pa.ChunkedArray, null: int) -> np.ndarray:
+    return column.combine_chunks().fill_null(null).to_numpy()
+
+
+def _texts(text: pa.DictionaryArray) -> tuple[np.ndarray, list[str]]:
+    """A code per range and the text of each code, without what emit_nvtx appends."""
+    cut = pc.replace_substring_regex(text.dictionary, _APPENDED, "").dictionary_encode()
+    codes = cut.indices.take(text.indices).fill_null(len(cut.dictionary))
+    return codes.to_numpy(), [*cut.dictionary.to_pylist(), ""]
+
+
+def _domains(created: pa.Table, global_tid: np.ndarray, domain_id: np.ndarray) -> tuple[np.ndarray, list[str]]:
+    """A code per range and the name of each domain. Domain ids count per process; 0 is the default domain."""
+    known = {
+        (int(pid), domain): name or ""
+        for pid, domain, name in zip(
+            pid_of(_numbers(created["global_tid"], 0)).tolist(),
+            created["domain_id"].to_pylist(),
+            created["text"].to_pylist(),
+            strict=True,
+        )
+    }
+    names = sorted({"", *known.values()})
+    domain = np.zeros(len(global_tid), dtype=np.int32)
+    pid = pid_of(global_tid)
+    for (process, number), name in known.items():
+        domain[(pid == process) & (domain_id == number)] = names.index(name)
+    return domain, names
