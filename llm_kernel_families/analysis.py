@@ -5,7 +5,7 @@ All functions are pure: a report's GPU work in, tables out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from recipes import families, intervals
 from recipes.capture import Capture
-from recipes.families import Rules
-from recipes.gpu_work import GRAPH, KERNEL, MEMCPY, MEMSET, GpuWork
+from recipes.gpu_work import GpuWork
 from recipes.tables import REPORT_KEYS, Column, Table
+from recipes.work_families import NameFamilies, name_families, passes
 
 NAME = "llm_kernel_families"
 Intervals = tuple[np.ndarray, np.ndarray]
@@ -78,7 +78,7 @@ def check(settings: Settings) -> None:
 def analyse(capture: Capture, settings: Settings) -> dict[str, pa.Table]:
     """The tables of one report, without the columns report and rank."""
     work = capture.work
-    names = _name_families(work, families.load_rules(settings.families))
+    names = name_families(work, families.load_rules(settings.families))
     family_parts, kernel_parts = [], []
     for phase, chosen in capture.phases():
         for number, device in enumerate(work.devices.numbers):
@@ -88,35 +88,6 @@ def analyse(capture: Capture, settings: Settings) -> dict[str, pa.Table]:
     return {"families": _stack(FAMILIES, family_parts), "kernels": _stack(KERNELS, kernel_parts)}
 
 
-@dataclass(frozen=True)
-class NameFamilies:
-    """The family of each name: `of_name` int32 per name, an index into `families`; the group of each family."""
-
-    of_name: np.ndarray
-    families: list[str]
-    groups: list[str]
-
-
-def _name_families(work: GpuWork, rules: Rules) -> NameFamilies:
-    """Each name classified once, whatever the number of its kernels."""
-    fixed = {MEMCPY: "memcpy", MEMSET: "memset", GRAPH: "cuda_graph"}
-    kind_of_name = np.full(len(work.names), KERNEL)
-    kind_of_name[work.name] = work.kind
-    group_of: dict[str, str] = {}
-    family_of = []
-    for name, kind in zip(work.names, kind_of_name.tolist(), strict=True):
-        if kind in fixed:
-            family, group = fixed[kind], families.GROUPS[fixed[kind]]
-        else:
-            family, group, _ = rules.classify(name)
-        family_of.append(family)
-        group_of[family] = group
-    ordered = sorted(group_of)
-    codes = {family: code for code, family in enumerate(ordered)}
-    of_name = np.array([codes[family] for family in family_of], dtype=np.int32)
-    return NameFamilies(of_name, ordered, [group_of[family] for family in ordered])
-
-
 def _family_rows(work: GpuWork, names: NameFamilies, selected: np.ndarray | slice) -> dict:
     """The columns of FAMILIES for some operations of one device."""
     family = names.of_name[work.name[selected]]
@@ -124,8 +95,7 @@ def _family_rows(work: GpuWork, names: NameFamilies, selected: np.ndarray | slic
     count = len(names.families)
     calls = np.bincount(family, minlength=count)
     time_ns = _summed(family, end_ns - start_ns, count)
-    communication = names.families.index("communication") if "communication" in names.families else -1
-    exclusive = exclusive_ns(start_ns, end_ns, family, _passes(kind, family == communication), count)
+    exclusive = exclusive_ns(start_ns, end_ns, family, passes(kind, names.communicates(family)), count)
     used = np.flatnonzero(calls)
     return {
         "family": [names.families[code] for code in used],
@@ -137,16 +107,8 @@ def _family_rows(work: GpuWork, names: NameFamilies, selected: np.ndarray | slic
     }
 
 
-def _passes(kind: np.ndarray, communicates: np.ndarray) -> Iterator[np.ndarray]:
-    """The operations in the order in which they claim busy time: compute, then copies, then communication."""
-    copies = (kind == MEMCPY) | (kind == MEMSET)
-    yield ~copies & ~communicates
-    yield copies
-    yield communicates
-
-
 def exclusive_ns(
-    start_ns: np.ndarray, end_ns: np.ndarray, family: np.ndarray, passes: Iterator[np.ndarray], count: int
+    start_ns: np.ndarray, end_ns: np.ndarray, family: np.ndarray, in_passes: Iterable[np.ndarray], count: int
 ) -> np.ndarray:
     """What each of `count` families adds to the busy union, int64; adds up to it exactly.
 
@@ -154,7 +116,7 @@ def exclusive_ns(
     """
     total_ns = np.zeros(count, dtype=np.int64)
     union: Intervals = (start_ns[:0], end_ns[:0])
-    remaining = [_as_slice(chosen) for chosen in passes if chosen.any()]
+    remaining = [_as_slice(chosen) for chosen in in_passes if chosen.any()]
     while remaining:
         rows = remaining.pop(0)
         order = intervals.by_start(start_ns[rows])
@@ -164,7 +126,7 @@ def exclusive_ns(
             added_ns -= intervals.covered_ns(*parts, union)
         total_ns += _summed(family[rows][order], added_ns, count)
         if remaining:
-            union = _joined(union, parts) if len(union[0]) else parts
+            union = intervals.joined(union, parts) if len(union[0]) else parts
     return total_ns
 
 
@@ -173,12 +135,6 @@ def _as_slice(chosen: np.ndarray) -> np.ndarray | slice:
     count = np.count_nonzero(chosen)
     first = int(chosen.argmax()) if len(chosen) else 0
     return slice(first, first + count) if chosen[first : first + count].all() else chosen
-
-
-def _joined(one: Intervals, other: Intervals) -> Intervals:
-    starts, ends = (np.concatenate(both) for both in zip(one, other, strict=True))
-    order = intervals.by_start(starts)
-    return intervals.merge(starts[order], ends[order])
 
 
 def _kernel_rows(work: GpuWork, names: NameFamilies, selected: np.ndarray | slice) -> dict:

@@ -9,7 +9,9 @@ from llm_kernel_families.analysis import NAME, TABLES, Settings, analyse, check
 from llm_kernel_families.summary import notebook_tables, summarise
 from recipes.options import Add
 
-__all__ = ["NAME", "TABLES", "add_options", "analyse", "notebook_tables", "settings", "summarise"]
+__all__ = ["NAME", "NEEDS_LAUNCHES", "TABLES", "add_options", "analyse", "notebook_tables", "settings", "summarise"]
+
+NEEDS_LAUNCHES = False
 
 
 def add_options(add: Add) -> None:

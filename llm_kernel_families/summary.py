@@ -5,9 +5,10 @@ from __future__ import annotations
 import pandas as pd
 import pyarrow as pa
 
-from recipes.capture import ALL
+from llm_kernel_families.analysis import Settings
+from recipes.capture import ALL, OUTSIDE
 from recipes.text_table import shortened, text_table
-from recipes.units import format_ms, format_ns, format_share
+from recipes.units import format_count, format_ms, format_ns, format_share
 
 #: Above this share of unclassified time the largest such names are listed.
 OTHER_LIMIT = 0.02
@@ -15,12 +16,12 @@ _MEMORY = ("memcpy", "memset")
 _TITLES = {"gemm": "GEMM", "moe": "MoE", "ssm": "SSM", "kv_cache": "KV cache", "cuda_graph": "CUDA graph (opaque)"}
 
 
-def summarise(tables: dict[str, pa.Table]) -> str:
+def summarise(tables: dict[str, pa.Table], settings: Settings) -> str:
     """The verdict line, the place of the quality line, and the table of families over all reports."""
     families = _whole_window(tables["families"])
     if families.empty:
         return "No GPU work was found, so there are no families.\n{quality}"
-    parts = [_verdict(families), "{quality}", "", _family_table(families), *_spread(families)]
+    parts = [_verdict(families), "{quality}", "", _family_table(families), *_by_phase(tables), *_spread(families)]
     unclassified = _unclassified(families, _whole_window(tables["kernels"]))
     return "\n".join([*parts, *unclassified])
 
@@ -46,7 +47,7 @@ def _verdict(families: pd.DataFrame) -> str:
         time = f"{format_ns(total_ns)} GPU time (kernels {format_ns(kernels_ns)}, copies {format_ns(copies_ns)})"
     devices = len(families[["report", "device"]].drop_duplicates())
     reports = families["report"].nunique()
-    place = f"{devices} GPU{'s' * (devices > 1)}" if reports == 1 else f"{devices} devices in {reports} reports"
+    place = format_count(devices, "GPU") if reports == 1 else f"{devices} devices in {reports} reports"
     other = format_share(by_family.get("other", 0.0))
     return f"{', '.join(leaders) or 'Nothing'} of {time} on {place}; {other} unclassified"
 
@@ -63,6 +64,23 @@ def _family_table(families: pd.DataFrame) -> str:
     sums = summed.sum()
     rows.append(["total", format_ms(sums.time_ns), "", format_ms(sums.exclusive_ns), f"{int(sums.calls):,}"])
     return text_table(["family", "time ms", "share", "exclusive ms", "calls"], rows)
+
+
+def _by_phase(tables: dict[str, pa.Table]) -> list[str]:
+    """The share of the leading families in each phase; nothing when there is only one phase."""
+    frame = tables["families"].to_pandas()
+    frame = frame[~frame["phase"].isin([ALL])]
+    phases = frame.groupby("phase")["time_ns"].sum().sort_values(ascending=False).index.tolist()
+    if len([phase for phase in phases if phase != OUTSIDE]) < 2:
+        return []
+    times = frame.pivot_table(index="family", columns="phase", values="time_ns", aggfunc="sum", fill_value=0)[phases]
+    leading = times.loc[times.sum(axis=1).sort_values(ascending=False).index[:8]]
+    rows = [
+        [_title(family), *(format_share(leading.loc[family, phase] / max(times[phase].sum(), 1)) for phase in phases)]
+        for family in leading.index
+    ]
+    rows.append(["total ms", *(format_ms(times[phase].sum()) for phase in phases)])
+    return ["", text_table(["share within phase", *phases], rows)]
 
 
 def _spread(families: pd.DataFrame) -> list[str]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from recipes.devices import pid_of
 from recipes.gpu_work import GpuWork, read_correlation
-from recipes.report import schema
+from recipes.launches import LaunchIds, LaunchTable, api_calls
 from recipes.report.report import Report
 from recipes.steps import Steps
 from recipes.timeline import Lookup
@@ -45,21 +44,33 @@ class Attribution:
     lost: np.ndarray
 
 
-def attribute(report: Report, work: GpuWork, steps: Steps) -> Attribution:
-    """Attributes the operations of a report to steps. Calls are streamed: there can be many more than operations."""
+def attribute(report: Report, work: GpuWork, steps: Steps, table: LaunchTable | None = None) -> Attribution:
+    """Attributes the operations of a report to steps, and collects their launches on the way if a table is given.
+
+    Calls are streamed: there can be many more of them than operations.
+    """
     code = np.full(len(work), NO_LAUNCH * len(WAYS), dtype=np.int32)
     launches, lost = np.zeros(len(steps), dtype=np.int64), np.zeros(len(steps), dtype=np.int64)
     resolver, launch_names = _Resolver(steps), _launch_name_ids(report)
     for process, rows, correlation_id in read_correlation(report, work):
-        table = _Launches(correlation_id)
-        for thread, call_id, start_ns, name in _calls(report, process):
-            place = table.places(call_id)
+        ids = LaunchIds(correlation_id)
+        if table is not None:
+            table.open(ids)
+        of_launch = np.full(len(ids), NO_LAUNCH * len(WAYS), dtype=np.int32)
+        for thread, call_id, start_ns, end_ns, name in api_calls(report, process, "start_ns", "end_ns", "name"):
+            place = ids.of_calls(call_id)
             working = place >= 0
-            table.code[place[working]] = resolver.resolve(thread[working], start_ns[working])
+            place = place[working]
+            if table is not None:
+                table.fill(place, start_ns[working], end_ns[working], thread[working])
+            of_launch[place] = resolver.resolve(thread[working], start_ns[working])
             silent = ~working & np.isin(name, launch_names)
             lost += _per_step(resolver.resolve(thread[silent], start_ns[silent]), len(steps))
-        code[rows] = table.codes(correlation_id)
-        launches += _per_step(table.code, len(steps))
+        place = ids.of_operations(correlation_id)
+        if table is not None:
+            table.close(rows, place)
+        code[rows] = of_launch[place]
+        launches += _per_step(of_launch, len(steps))
     way = (code % len(WAYS)).astype(np.int8)
     way[code < 0] = -1
     code //= len(WAYS)
@@ -69,26 +80,6 @@ def attribute(report: Report, work: GpuWork, steps: Steps) -> Attribution:
 def _per_step(code: np.ndarray, count: int) -> np.ndarray:
     """How many of the codes name each step."""
     return np.bincount(code[code >= 0] // len(WAYS), minlength=count)
-
-
-class _Launches:
-    """The calls of one process that have operations, each with a code: step times ways plus way."""
-
-    def __init__(self, correlation_id: np.ndarray) -> None:
-        ordered = correlation_id if (correlation_id[1:] >= correlation_id[:-1]).all() else np.sort(correlation_id)
-        first = np.ones(len(ordered), dtype=bool)
-        first[1:] = ordered[1:] != ordered[:-1]
-        self._ids = ordered[first]
-        self.code = np.full(len(self._ids), NO_LAUNCH * len(WAYS), dtype=np.int32)
-
-    def codes(self, correlation_id: np.ndarray) -> np.ndarray:
-        """The code of each operation's call."""
-        return self.code[np.searchsorted(self._ids, correlation_id)]
-
-    def places(self, call_id: np.ndarray) -> np.ndarray:
-        """Where in `code` each of any calls is; -1 for a call without operations."""
-        at = np.minimum(np.searchsorted(self._ids, call_id), len(self._ids) - 1)
-        return np.where(self._ids[at] == call_id, at, -1)
 
 
 class _Resolver:
@@ -117,14 +108,6 @@ class _Resolver:
             hit = step >= 0
             code[open_rows[hit]] = step[hit] * len(WAYS) + way
         return code
-
-
-def _calls(report: Report, process: int) -> Iterator[tuple[np.ndarray, ...]]:
-    """Thread, correlation id, start and name id of a process's API calls, piece by piece."""
-    for batch in report.batches(schema.API_CALLS, ["global_tid", "correlation_id", "start_ns", "name"]):
-        columns = [column.combine_chunks().fill_null(0).to_numpy() for column in batch.columns]
-        own = pid_of(columns[0]) == process
-        yield tuple(columns if own.all() else [column[own] for column in columns])
 
 
 def _launch_name_ids(report: Report) -> np.ndarray:

@@ -10,6 +10,7 @@ import numpy as np
 from recipes.attribution import WAYS, Attribution, attribute
 from recipes.gpu_work import GpuWork, Span, read_gpu_work
 from recipes.inference import infer_steps
+from recipes.launches import Launches, LaunchTable
 from recipes.phases import PhaseRule
 from recipes.ranges import read_ranges
 from recipes.report.report import Report
@@ -21,12 +22,13 @@ ALL, OUTSIDE = "all", "outside"
 
 @dataclass(frozen=True)
 class Capture:
-    """A report, its GPU work, its steps (none found: no rows), and the step of each operation."""
+    """A report, its GPU work, its steps (none found: no rows), the step of each operation, and its launch if read."""
 
     report: Report
     work: GpuWork
     steps: Steps
     attribution: Attribution
+    launches: Launches | None = None
 
     def phases(self) -> list[tuple[str, np.ndarray | slice]]:
         """Each phase and what selects its operations: `all`, the phases that were found, `outside` the steps."""
@@ -60,12 +62,16 @@ class Capture:
         return {way: float(time_ns[number + 1] / max(time_ns.sum(), 1)) for number, way in enumerate(WAYS)}
 
 
-def read_capture(report: Report, span: Span, rules: Sequence[PhaseRule]) -> Capture:
-    """Reads what all recipes need. PackError when the report's export is damaged."""
+def read_capture(report: Report, span: Span, rules: Sequence[PhaseRule], *, launches: bool = False) -> Capture:
+    """Reads what recipes need; the launch of each operation only when asked for, since it takes memory.
+
+    PackError when the report's export is damaged.
+    """
     work = read_gpu_work(report, span)
     last_ns = int(work.end_ns.max()) if len(work) else 0
     steps = find_steps(read_ranges(report, last_ns), rules)
-    if len(steps):
-        return Capture(report, work, steps, attribute(report, work, steps))
-    steps, attribution = infer_steps(report, work)
-    return Capture(report, work, steps, attribution)
+    table = LaunchTable(len(work)) if launches else None
+    attribution = attribute(report, work, steps, table)
+    if not len(steps):
+        steps, attribution = infer_steps(report, work)
+    return Capture(report, work, steps, attribution, table.launches() if table else None)

@@ -38,6 +38,9 @@ def merge(starts_ns: np.ndarray, ends_ns: np.ndarray) -> tuple[np.ndarray, np.nd
     if len(ends_ns) == 0:
         return starts_ns, ends_ns
     latest_ns = np.maximum.accumulate(ends_ns)
+    if (starts_ns[1:] > latest_ns[:-1]).all():
+        # Disjoint already, as the calls of one thread are: nothing to copy.
+        return starts_ns, ends_ns
     opens = np.ones(len(starts_ns), dtype=bool)
     opens[1:] = starts_ns[1:] > latest_ns[:-1]
     first = np.flatnonzero(opens)
@@ -45,22 +48,47 @@ def merge(starts_ns: np.ndarray, ends_ns: np.ndarray) -> tuple[np.ndarray, np.nd
     return starts_ns[first], latest_ns[last]
 
 
+def joined(one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray]) -> tuple:
+    """The union of two unions."""
+    starts_ns, ends_ns = (np.concatenate(both) for both in zip(one, other, strict=True))
+    order = by_start(starts_ns)
+    return merge(starts_ns[order], ends_ns[order])
+
+
 def length_ns(starts_ns: np.ndarray, ends_ns: np.ndarray) -> int:
     """The summed length of the intervals; of disjoint ones, their union's."""
     return int(ends_ns.sum(dtype=np.int64) - starts_ns.sum(dtype=np.int64))
 
 
+def intersection(one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray]) -> tuple:
+    """What lies in both of two unions of disjoint intervals, as disjoint intervals in order."""
+    # Between two neighbouring edges of either union nothing changes.
+    edges = np.unique(np.concatenate([*one, *other]))
+    starts_ns, ends_ns = edges[:-1], edges[1:]
+    inside = (covered_ns(starts_ns, ends_ns, one) > 0) & (covered_ns(starts_ns, ends_ns, other) > 0)
+    return merge(starts_ns[inside], ends_ns[inside])
+
+
+class Coverage:
+    """How much of any interval lies inside a union, given as `merge` or `added_ns` returns it."""
+
+    def __init__(self, starts_ns: np.ndarray, ends_ns: np.ndarray) -> None:
+        self._starts_ns, self._ends_ns = starts_ns, ends_ns
+        self._before_ns = np.zeros(len(starts_ns) + 1, dtype=np.int64)
+        np.cumsum(ends_ns - starts_ns, out=self._before_ns[1:])
+
+    def of(self, starts_ns: np.ndarray, ends_ns: np.ndarray) -> np.ndarray:
+        """The covered part of each interval, in ns."""
+        if len(self._starts_ns) == 0:
+            return np.zeros(len(starts_ns), dtype=np.int64)
+        return self._until(ends_ns) - self._until(starts_ns)
+
+    def _until(self, times_ns: np.ndarray) -> np.ndarray:
+        entered = np.searchsorted(self._starts_ns, times_ns, side="right")
+        beyond_ns = np.maximum(self._ends_ns[entered - 1] - times_ns, 0)
+        return np.where(entered > 0, self._before_ns[entered] - beyond_ns, 0)
+
+
 def covered_ns(starts_ns: np.ndarray, ends_ns: np.ndarray, merged: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-    """How much of each interval lies inside a union, given as `merge` or `added_ns` returns it."""
-    union_starts_ns, union_ends_ns = merged
-    if len(union_starts_ns) == 0:
-        return np.zeros(len(starts_ns), dtype=np.int64)
-    before_ns = np.zeros(len(union_starts_ns) + 1, dtype=np.int64)
-    np.cumsum(union_ends_ns - union_starts_ns, out=before_ns[1:])
-
-    def covered_until(times_ns: np.ndarray) -> np.ndarray:
-        entered = np.searchsorted(union_starts_ns, times_ns, side="right")
-        beyond_ns = np.maximum(union_ends_ns[entered - 1] - times_ns, 0)
-        return np.where(entered > 0, before_ns[entered] - beyond_ns, 0)
-
-    return covered_until(ends_ns) - covered_until(starts_ns)
+    """How much of each interval lies inside a union, for a single question; see Coverage."""
+    return Coverage(*merged).of(starts_ns, ends_ns)

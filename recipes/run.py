@@ -32,6 +32,7 @@ from recipes.report.facts import read_facts
 from recipes.report.inputs import REPORT_SUFFIXES, Input, find_inputs, open_input
 from recipes.tables import FILES, Table
 from recipes.terminal import plain, progress
+from recipes.units import format_count
 
 
 class Recipe(Protocol):
@@ -39,6 +40,8 @@ class Recipe(Protocol):
 
     NAME: str
     TABLES: tuple[Table, ...]
+    #: Whether the recipe looks at the launch of each operation, which takes memory to read.
+    NEEDS_LAUNCHES: bool
 
     def add_options(self, add: Add) -> None:
         """Adds the recipe's own options."""
@@ -49,7 +52,7 @@ class Recipe(Protocol):
     def analyse(self, capture: Capture, settings: Any) -> dict[str, pa.Table]:
         """The recipe's tables for one report, without the columns report and rank."""
 
-    def summarise(self, tables: dict[str, pa.Table]) -> str:
+    def summarise(self, tables: dict[str, pa.Table], settings: Any) -> str:
         """The verdict line and the small table that are printed; {quality} stands for the quality line."""
 
     def notebook_tables(self, tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
@@ -140,7 +143,7 @@ def run(
                 f"{folder.name}.nsys-analysis": _manifest(recipe, manifest or {}, inputs, started),
             },
         )
-    print(plain(recipe.summarise(by_name).replace("{quality}", _quality_line(outcomes)), keep_lines=True))
+    print(plain(recipe.summarise(by_name, settings).replace("{quality}", _quality_line(outcomes)), keep_lines=True))
     return folder
 
 
@@ -189,10 +192,11 @@ def _analyse(task: Task, announce: Callable[[str], None]) -> Outcome:
     report, remark = open_input(task.item, task.exporter, announce)
     announce(f"analysing {task.item.label}")
     facts = read_facts(report, task.item.label)
-    capture = read_capture(report, task.span, load_phase_rules(task.phases))
+    recipe = load_recipe(task.recipe)
+    capture = read_capture(report, task.span, load_phase_rules(task.phases), launches=recipe.NEEDS_LAUNCHES)
     work = capture.work
     verdict = quality.judge(report, facts, work, filtered=task.span != Span())
-    tables = load_recipe(task.recipe).analyse(capture, task.settings)
+    tables = recipe.analyse(capture, task.settings)
     # A report of several processes has no rank of its own.
     ranked = len(work.devices.pids) <= 1 and facts.rank is not None
     row = _file_row(
@@ -248,9 +252,9 @@ def _quality_line(outcomes: list[Outcome]) -> str:
     levels = ["bad", "warn", "ok"]
     worst = min([row["quality"] for row in rows] + ["warn"] * bool(unreadable), key=levels.index)
     kernels = sum(row["kernels"] for row in rows)
-    read = f"{len(rows)} report{'s' * (len(rows) != 1)}, {kernels:,} kernels"
+    read = f"{format_count(len(rows), 'report')}, {format_count(kernels, 'kernel')}"
     if unreadable:
-        read += f"; {unreadable} input{'s' * (unreadable > 1)} could not be read"
+        read += f"; {format_count(unreadable, 'input')} could not be read"
     line = f"quality: {worst} ({read})"
     limited = sorted((row for row in rows if row["message"]), key=lambda row: levels.index(row["quality"]))
     if len(outcomes) == 1:

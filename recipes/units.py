@@ -27,3 +27,8 @@ def format_ms(time_ns: float) -> str:
 def format_share(share: float) -> str:
     """A share of 1 in per cent; what is above nothing never shows as nothing."""
     return "<0.1 %" if 0 < share < 0.0005 else f"{share * 100:.1f} %"
+
+
+def format_count(count: float, noun: str) -> str:
+    """A number of things: 1 step, 5,215 kernels."""
+    return f"{count:,.0f} {noun}{'' if count == 1 else 's'}"

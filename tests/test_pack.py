@@ -22,9 +22,11 @@ LAYERS = (
     ("errors", "__init__", "units", "text_table", "terminal", "intervals", "cache_folder", "pack"),
     ("tables", "hardware", "rule_index", "families", "notebook"),
     ("report", "nsight"),
-    ("devices", "gpu_work", "phases", "timeline", "ranges"),
-    ("steps",),
-    ("attribution", "inference"),
+    ("devices", "phases", "timeline"),
+    ("gpu_work", "ranges"),
+    ("steps", "launches", "work_families"),
+    ("attribution", "projection", "idle"),
+    ("inference", "edges"),
     ("capture",),
     ("quality", "options", "outputs"),
     ("run",),
@@ -134,7 +136,7 @@ def test_list_names_every_recipe_with_a_line():
     done = pack()
     assert done.returncode == 0
     for name in recipe_names():
-        assert re.search(rf"^{name}  \S", done.stdout, re.MULTILINE)
+        assert re.search(rf"^{name} +\S", done.stdout, re.MULTILINE)
 
 
 def test_unknown_recipe_is_one_usage_error():

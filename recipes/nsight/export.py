@@ -143,7 +143,7 @@ def _reason(report: Path, said: str, status: int, exporter: Exporter) -> str:
         return f"is damaged, cut off or not an Nsight report (nsys: {found}); copy it again or capture again"
     if "rotobuf" in found or "version" in found.lower():
         return (
-            f"cannot be read by Nsight {exporter.version}, probably since a newer one wrote it (nsys: {found}); "
+            f"cannot be read by Nsight {exporter.version.partition('-')[0]}, probably since a newer one wrote it; "
             "use that version or newer, or give its export (nsys export --type sqlite) as the input"
         )
     return f"nsys export failed ({found}); try `nsys export` by hand"

@@ -1,0 +1,150 @@
+"""How long each step really took on the GPU, what its time consists of, and how far that is from the floor.
+
+All functions are pure: a capture in, tables out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from llm_decode_floor.floors import FloorSettings, floor_columns, rate, split_at_floor
+from llm_decode_floor.tables import FLOOR, PHASES, STEP_PARTS, STEPS
+from llm_decode_floor.waterfall import step_parts
+from recipes import families
+from recipes.capture import Capture
+from recipes.edges import edge_steps
+from recipes.projection import NONE, Projection, project
+from recipes.tables import Table
+from recipes.work_families import name_families, passes
+
+#: The part beyond a step's duration, up to its period.
+BETWEEN_STEPS = "between_steps"
+QUANTILES = (10, 50, 90, 99)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the user can choose: rules for families, and everything the floor is worked out from."""
+
+    families: Path | None
+    floor: FloorSettings
+
+
+def analyse(capture: Capture, settings: Settings) -> dict[str, pa.Table]:
+    """The tables of one report, without the columns report and rank."""
+    work, steps = capture.work, capture.steps
+    projection = project(work, capture.attribution.step, steps)
+    names = name_families(work, families.load_rules(settings.families))
+    family = names.of_name[work.name]
+    in_passes = list(passes(work.kind, names.communicates(family)))
+    parts = step_parts(capture, projection, family, in_passes, names.families)
+    edge = edge_steps(capture.report, work, steps, capture.attribution) if len(steps) else np.zeros(0, dtype=bool)
+    step_rows = _step_rows(capture, projection, parts, edge)
+    groups = _groups(step_rows)
+    rated = rate(capture, [_phase_row(step_rows, *group) for group in groups.items()], settings.floor)
+    for one in rated:
+        if one.floor is not None and one.floor.floor_ns:
+            parts = split_at_floor(parts, _entries(projection, capture, one.row), one.floor)
+    phases = _columns([_phase_row(step_rows, *group) for group in groups.items()], PHASES)
+    tables = {
+        STEPS: step_rows,
+        STEP_PARTS: _part_rows(capture, projection, parts),
+        PHASES: phases,
+        FLOOR: floor_columns(rated),
+    }
+    return {table.name: _table(table, columns) for table, columns in tables.items()}
+
+
+def _entries(projection: Projection, capture: Capture, row: dict[str, Any]) -> np.ndarray:
+    """The entries of the projection that a phase row stands for, edges included."""
+    device = capture.work.devices.numbers.index(row["device"])
+    wanted = [(meaning.phase, meaning.batch) == (row["phase"], row["batch"]) for meaning in capture.steps.meanings]
+    return np.flatnonzero((projection.device == device) & np.array(wanted, dtype=bool)[projection.step])
+
+
+def _step_rows(capture: Capture, projection: Projection, parts: dict, edge: np.ndarray) -> dict[str, Any]:
+    """The columns of STEPS: one row a step and device, and one without device for a step without work."""
+    steps, devices = capture.steps, capture.work.devices.numbers
+    silent = np.setdiff1d(np.arange(len(steps)), projection.step)
+    step = np.concatenate([projection.step, silent]).astype(np.int64)
+    none = [None] * len(silent)
+    idle_ns = sum(values for name, values in parts.items() if name.startswith("idle_"))
+    meanings = [steps.meanings[number] for number in step.tolist()]
+    return {
+        "device": [*(devices[code] for code in projection.device.tolist()), *none],
+        "pid": steps.pid[step],
+        "step": step,
+        "phase": [meaning.phase for meaning in meanings],
+        "text": [steps.texts[number] for number in step.tolist()],
+        "batch": [meaning.batch for meaning in meanings],
+        "tokens": [meaning.tokens for meaning in meanings],
+        "kv_tokens": [meaning.kv_tokens for meaning in meanings],
+        "start_ns": [*projection.start_ns.tolist(), *none],
+        "end_ns": [*projection.end_ns.tolist(), *none],
+        "duration_ns": [*projection.duration_ns.tolist(), *none],
+        "period_ns": [*(None if value == NONE else value for value in projection.period_ns.tolist()), *none],
+        "busy_ns": [*(projection.duration_ns - idle_ns).tolist(), *none],
+        "idle_ns": [*np.asarray(idle_ns).tolist(), *none],
+        "operations": [*projection.operations.tolist(), *([0] * len(silent))],
+        "launches": capture.attribution.launches[step],
+        "edge": edge[step],
+        "inferred": np.full(len(step), steps.inferred),
+    }
+
+
+def _between_steps(projection: Projection) -> np.ndarray:
+    """From the end of a step to the next step's start; nothing where steps overlap or none follows."""
+    rest_ns = projection.period_ns - projection.duration_ns
+    return np.where((projection.period_ns == NONE) | (rest_ns < 0), 0, rest_ns)
+
+
+def _part_rows(capture: Capture, projection: Projection, parts: dict[str, np.ndarray]) -> dict[str, Any]:
+    """The columns of STEP_PARTS: the parts that are not nothing."""
+    device = np.array(capture.work.devices.numbers, dtype=np.int64)[projection.device] if len(projection) else []
+    columns: dict[str, list] = {"device": [], "step": [], "part": [], "time_ns": []}
+    for part, values in {**parts, BETWEEN_STEPS: _between_steps(projection)}.items():
+        used = np.flatnonzero(values)
+        columns["device"] += np.asarray(device)[used].tolist()
+        columns["step"] += projection.step[used].tolist()
+        columns["part"] += [part] * len(used)
+        columns["time_ns"] += values[used].tolist()
+    return columns
+
+
+def _groups(rows: dict[str, Any]) -> dict[tuple, list[int]]:
+    """The steps that count, by device, phase and batch: batches are never mixed; edges and empty steps left out."""
+    groups: dict[tuple, list[int]] = {}
+    keys = zip(rows["device"], rows["phase"], rows["batch"], rows["edge"].tolist(), strict=True)
+    for row, (device, phase, batch, edge) in enumerate(keys):
+        if device is not None and not edge:
+            groups.setdefault((device, phase, batch), []).append(row)
+    return groups
+
+
+def _phase_row(rows: dict[str, Any], key: tuple, members: list[int]) -> dict[str, Any]:
+    """One row of PHASES; beside it the medians of tokens and kv_tokens, None where a step does not tell."""
+    row: dict[str, Any] = {**dict(zip(("device", "phase", "batch"), key, strict=True)), "steps": len(members)}
+    for what in ("duration", "period"):
+        times = [rows[f"{what}_ns"][member] for member in members if rows[f"{what}_ns"][member] is not None]
+        for quantile in QUANTILES:
+            row[f"{what}_p{quantile}_ns"] = round(np.percentile(times, quantile)) if times else None
+    for name in ("tokens", "kv_tokens"):
+        values = [rows[name][member] for member in members]
+        row[name] = None if None in values else float(np.median(values))
+    return row
+
+
+def _columns(rows: list[dict[str, Any]], table: Table) -> dict[str, list]:
+    return {name: [row[name] for row in rows] for name in table.names if name not in ("report", "rank")}
+
+
+def _table(table: Table, columns: dict[str, Any]) -> pa.Table:
+    """The columns as the table has them, without report and rank."""
+    fields = [field for field in table.schema() if field.name not in ("report", "rank")]
+    arrays = [pa.array(columns[field.name]).cast(field.type) for field in fields]
+    return pa.table(arrays, schema=pa.schema(fields))

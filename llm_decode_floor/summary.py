@@ -1,0 +1,234 @@
+"""What the recipe says: verdict, phases, the parts of a step, findings; and the small tables of its notebook."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+
+from llm_decode_floor.analysis import Settings
+from llm_decode_floor.findings import findings
+from llm_decode_floor.floor import Floor, Step, below_floor, floor_of
+from llm_decode_floor.floors import DECODE_PHASES
+from recipes.text_table import text_table
+from recipes.units import format_count, format_ms, format_ns, format_share
+
+_KEYS = ["report", "device", "phase", "batch"]
+_SHOWN_GROUPS = 12
+#: The notebook shows so many steps at most; more are thinned out evenly.
+_NOTEBOOK_STEPS = 3000
+
+
+def summarise(tables: dict[str, pa.Table], settings: Settings) -> str:
+    """Verdict, the place of the quality line, phases, the parts of the leading phase's steps, findings."""
+    phases = tables["phases"].to_pandas()
+    if phases.empty:
+        return _nothing(tables)
+    floors = tables["floor"].to_pandas()
+    steps = _counted_steps(tables)
+    lead = _leading(phases)
+    group = _group(lead, floors, steps, settings)
+    parts = _mean_parts(tables, steps, lead)
+    lines = [_verdict(lead, group, tables), "{quality}", "", _phase_table(phases, floors)]
+    lines += ["", _part_table(parts, lead), ""]
+    lines += [f"! {doubt}" for doubt in _doubts(group, parts)]
+    lines += [f"{number}. {one.text}" for number, one in enumerate(findings(group, parts), 1)]
+    return "\n".join([*lines, *_remarks(group)])
+
+
+def _nothing(tables: dict[str, pa.Table]) -> str:
+    if len(tables["steps"]):
+        return (
+            f"{len(tables['steps'])} steps were found, but none that counts: all lie at the edges of the capture or "
+            "have no GPU work.\n{quality}"
+        )
+    return (
+        "No steps were found: no NVTX range has the name of a step, and the GPU work does not repeat.\n{quality}\n"
+        "Name ranges such as `decode bs=16` around each step, or give a rule of your own: --phases FILE"
+    )
+
+
+def _same(frame: pd.DataFrame, key: pd.Series) -> pd.Series:
+    """Which rows are of a report, device, phase and batch; an unknown batch is one of its own."""
+    match = pd.Series(True, index=frame.index)
+    for name in _KEYS:
+        match &= frame[name].isna() if pd.isna(key[name]) else frame[name] == key[name]
+    return match
+
+
+def _counted_steps(tables: dict[str, pa.Table]) -> pd.DataFrame:
+    steps = tables["steps"].to_pandas()
+    return steps[~steps["edge"] & steps["duration_ns"].notna()]
+
+
+def _leading(phases: pd.DataFrame) -> pd.Series:
+    """The phase and batch to tell about: of decode phases, else of all, the one that took most time."""
+    decode = phases[phases["phase"].isin(DECODE_PHASES)]
+    among = phases if decode.empty else decode
+    return among.loc[(among["steps"] * among["duration_p50_ns"]).idxmax()]
+
+
+def _group(lead: pd.Series, floors: pd.DataFrame, steps: pd.DataFrame, settings: Settings) -> dict[str, Any]:
+    mine = steps[_same(steps, lead)]
+    rows = floors[_same(floors, lead)]
+    row = None if rows.empty else rows.iloc[0]
+    floor = None if row is None or pd.isna(row["floor_ns"]) else _floor_again(row, mine, settings)
+    return {
+        "duration_ns": lead["duration_p50_ns"],
+        "operations": mine["operations"].median(),
+        "launches": mine["launches"].median(),
+        "attainable": settings.floor.attainable,
+        "floor": floor,
+        "row": row,
+        "step_time_ns": settings.floor.step_time_ns,
+        "inferred": bool(mine["inferred"].any()),
+        "has_model": settings.floor.model is not None,
+    }
+
+
+def _floor_again(row: pd.Series, steps: pd.DataFrame, settings: Settings) -> Floor:
+    """The floor of a row of FLOOR with all that is known of it, worked out again from the same inputs."""
+    chosen = settings.floor
+    batch = chosen.batch or row["batch"]
+    context = None if pd.isna(row["context"]) else float(row["context"])
+    tokens = steps["tokens"].median()
+    each = chosen.tokens_per_step or (1 if pd.isna(tokens) else max(tokens / batch, 1))
+    step = Step(batch, context, each, chosen.kv_dtype)
+    return floor_of(chosen.model, step, row["bandwidth_bytes_per_s"], chosen.layout, chosen.attainable)
+
+
+def _mean_parts(tables: dict[str, pa.Table], steps: pd.DataFrame, lead: pd.Series) -> dict[str, float]:
+    """The mean ns of each part over the steps of the leading phase."""
+    mine = steps[_same(steps, lead)][["report", "device", "step"]]
+    parts = tables["step_parts"].to_pandas().merge(mine, on=["report", "device", "step"])
+    # A part that a step lacks is nothing in it.
+    return (parts.groupby("part")["time_ns"].sum() / len(mine)).to_dict()
+
+
+def _name(lead: pd.Series) -> str:
+    return lead["phase"] if pd.isna(lead["batch"]) else f"{lead['phase']} bs={int(lead['batch'])}"
+
+
+def _doubts(group: dict[str, Any], parts: dict[str, float]) -> list[str]:
+    """What shows that the model, its layout or its types do not fit the capture."""
+    floor = group["floor"]
+    if floor is None:
+        return []
+    below = below_floor(floor, group["duration_ns"])
+    if below:
+        return [below]
+    gemm_ns = parts.get("weights_floor", 0) + parts.get("gemm_above_floor", 0)
+    if 0 < gemm_ns < 0.98 * floor.weight_ns:
+        return [
+            f"GEMMs take {format_ns(gemm_ns)}, less than reading the weights of {floor.model.name} takes "
+            f"({format_ns(floor.weight_ns)}): check --model, --tp and --weight-dtype against what was captured"
+        ]
+    return []
+
+
+def _verdict(lead: pd.Series, group: dict[str, Any], tables: dict[str, pa.Table]) -> str:
+    files = tables["files"].to_pandas().set_index("report")
+    gpu = files.loc[lead["report"], "gpu_name"] or "the GPU"
+    period = "" if pd.isna(lead["period_p50_ns"]) else f", {format_ns(lead['period_p50_ns'])} start to start"
+    projected = f"{format_ns(lead['duration_p50_ns'])} projected (p50 of {format_count(lead['steps'], 'step')})"
+    text = f"{_name(lead)} on {gpu}: {projected}{period}"
+    floor = group["floor"]
+    if floor is not None:
+        cache = "" if floor.kv_ns is None else f" + KV {format_ns(floor.kv_ns)}"
+        shortcut = f"; all weights would be {format_ns(floor.shortcut_ns)}" if floor.shortcut_ns else ""
+        ratio = lead["duration_p50_ns"] / floor.floor_ns
+        text += (
+            f"; floor {format_ns(floor.floor_ns)} (weights {format_ns(floor.weight_ns)}{cache}{shortcut}): {ratio:.2f}x"
+        )
+    return text
+
+
+def _phase_table(phases: pd.DataFrame, floors: pd.DataFrame) -> str:
+    several = phases["report"].nunique() > 1 or phases["device"].nunique() > 1
+    order = (phases["steps"] * phases["duration_p50_ns"]).sort_values(ascending=False).index
+    rows = []
+    for _, row in phases.loc[order[:_SHOWN_GROUPS]].iterrows():
+        found = floors[_same(floors, row)]
+        floor = None if found.empty else found.iloc[0]
+        place = f"{row['report']} GPU {int(row['device'])} " if several else ""
+        rows.append([
+            place + _name(row), f"{int(row['steps']):,}",
+            *(_ms(row[name]) for name in ("duration_p50_ns", "duration_p90_ns", "duration_p99_ns", "period_p50_ns")),
+            *(("", "", "") if floor is None else (_ms(floor["floor_ns"]), _number(floor["ratio"], "x"), _share(floor))),
+        ])  # fmt: skip
+    head = ["phase", "steps", "p50 ms", "p90 ms", "p99 ms", "period ms", "floor ms", "ratio", "MBU"]
+    more = [f"and {len(phases) - _SHOWN_GROUPS} more: see phases.parquet"] if len(phases) > _SHOWN_GROUPS else []
+    return "\n".join([text_table(head, rows), *more])
+
+
+def _ms(time_ns: float) -> str:
+    return "" if pd.isna(time_ns) else format_ms(time_ns)
+
+
+def _number(value: float, unit: str) -> str:
+    return "" if pd.isna(value) else f"{value:.2f}{unit}"
+
+
+def _share(floor: pd.Series) -> str:
+    if floor["ratio"] < 1:
+        return "below floor"
+    if pd.notna(floor["mbu"]):
+        return format_share(floor["mbu"])
+    return "" if pd.isna(floor["mfu"]) else f"MFU {format_share(floor['mfu'])}"
+
+
+def _part_table(parts: dict[str, float], lead: pd.Series) -> str:
+    """The parts of a mean step, idle last; they add up to the step, and with between_steps to the period."""
+    within = {name: time for name, time in parts.items() if name != "between_steps"}
+    total = sum(within.values())
+    order = sorted(within, key=lambda name: (name.startswith("idle_"), -within[name]))
+    rows = [
+        [name.replace("_", " "), format_ms(within[name]), format_share(within[name] / max(total, 1))] for name in order
+    ]
+    rows.append(["mean step", format_ms(total), ""])
+    if parts.get("between_steps"):
+        rows.append(["between steps", format_ms(parts["between_steps"]), ""])
+    return text_table([f"{_name(lead)}: part", "ms", "of the step"], rows)
+
+
+def _remarks(group: dict[str, Any]) -> list[str]:
+    remarks = []
+    if group["inferred"]:
+        remarks.append("Steps are inferred from repetition: no NVTX range has the name of a step.")
+    if not group["has_model"]:
+        remarks.append("No floor without a model: give --model (a config.json, its folder or a preset name).")
+    elif group["floor"] is None:
+        why = "the batch is unknown (give --batch)"
+        row = group["row"]
+        if row is not None and pd.isna(row["bandwidth_bytes_per_s"]):
+            why = "the GPU's bandwidth is unknown (give --gpu or --bandwidth)"
+        remarks.append(f"No floor: {why}.")
+    else:
+        remarks += [f"{remark[:1].upper()}{remark[1:]}." for remark in group["floor"].remarks]
+    if group["step_time_ns"]:
+        slower = group["duration_ns"] / group["step_time_ns"]
+        remarks.append(
+            f"Without the profiler a step takes {format_ns(group['step_time_ns'])}: the capture is {slower:.2f} times "
+            "as slow. All figures are of the capture, nothing is rescaled."
+        )
+    return ["", *remarks] if remarks else []
+
+
+def notebook_tables(tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
+    """What the notebook shows: steps (thinned out when there are many), mean parts per phase and batch, floors."""
+    steps = tables["steps"].to_pandas()
+    every = max(-(-len(steps) // _NOTEBOOK_STEPS), 1)
+    counted = _counted_steps(tables)
+    parts = tables["step_parts"].to_pandas().merge(counted[[*_KEYS, "step"]], on=["report", "device", "step"])
+    sums = parts.groupby([*_KEYS, "part"], dropna=False, as_index=False)["time_ns"].sum()
+    counts = counted.groupby(_KEYS, dropna=False, as_index=False).size()
+    mean = sums.merge(counts, on=_KEYS)
+    mean["time_ns"] = mean["time_ns"] / mean.pop("size")
+    return {
+        "files": tables["files"],
+        "steps": pa.Table.from_pandas(steps.iloc[::every], preserve_index=False),
+        "parts": pa.Table.from_pandas(mean, preserve_index=False),
+        "phases": tables["phases"],
+        "floor": tables["floor"],
+    }

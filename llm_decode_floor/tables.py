@@ -1,0 +1,88 @@
+"""The tables of llm_decode_floor."""
+
+from __future__ import annotations
+
+from recipes.tables import REPORT_KEYS, Column, Table
+
+_STEP = Column("step", "int64", "number of the step in the report, in order of its start on the host")
+_PHASE = Column("phase", "string", "phase of the model")
+_BATCH = Column("batch", "int64", "sequences in the step; null if the range does not tell")
+_KEY = (("report", "ascending"), ("device", "ascending"))
+
+STEPS = Table(
+    "steps",
+    "one step on one device",
+    (
+        *REPORT_KEYS,
+        Column("pid", "int64", "process"),
+        _STEP,
+        _PHASE,
+        Column("text", "string", "text of the NVTX range"),
+        _BATCH,
+        Column("tokens", "int64", "new tokens in the step; null if unknown"),
+        Column("kv_tokens", "int64", "summed length of the KV caches read; null if unknown"),
+        Column("start_ns", "int64", "first start of the step's operations on the device"),
+        Column("end_ns", "int64", "last end of the step's operations on the device"),
+        Column("duration_ns", "int64", "projected interval: end less start"),
+        Column("period_ns", "int64", "from this start to that of the process's next step; null for the last"),
+        Column("busy_ns", "int64", "device busy within the interval, whoever's work it was"),
+        Column("idle_ns", "int64", "device idle within the interval"),
+        Column("operations", "int64", "GPU operations of the step"),
+        Column("launches", "int64", "API calls that launched them"),
+        Column("edge", "bool", "may be incomplete: in no median"),
+        Column("inferred", "bool", "found by repetition, not by NVTX ranges"),
+    ),
+    sort=(*_KEY, ("step", "ascending")),
+)
+STEP_PARTS = Table(
+    "step_parts",
+    "one part of one step's projected interval; the parts add up to it",
+    (
+        *REPORT_KEYS,
+        _STEP,
+        Column("part", "string", "a family's exclusive time, other_work, or idle_ with its cause"),
+        Column("time_ns", "int64", "length of the part"),
+    ),
+    sort=(*_KEY, ("step", "ascending"), ("part", "ascending")),
+)
+PHASES = Table(
+    "phases",
+    "one phase and batch on one device",
+    (
+        *REPORT_KEYS,
+        _PHASE,
+        _BATCH,
+        Column("steps", "int64", "steps that count; edges do not"),
+        *(
+            Column(f"{what}_p{quantile}_ns", "int64", f"{quantile}th percentile of the {what}s")
+            for what in ("duration", "period")
+            for quantile in (10, 50, 90, 99)
+        ),
+    ),
+    sort=(*_KEY, ("phase", "ascending"), ("batch", "ascending")),
+)
+FLOOR = Table(
+    "floor",
+    "the floor of one phase and batch on one device",
+    (
+        *REPORT_KEYS,
+        _PHASE,
+        _BATCH,
+        Column("context", "int64", "tokens a sequence in the KV cache; null if unknown"),
+        Column("weight_bytes", "int64", "weights read by one rank"),
+        Column("kv_bytes", "int64", "KV cache read by one rank; null if unknown"),
+        Column("bandwidth_bytes_per_s", "double", "memory bandwidth that the floor is worked out with"),
+        Column("bandwidth_source", "string", "chosen, table or report"),
+        Column("floor_ns", "int64", "bytes over bandwidth"),
+        Column("attainable_ns", "int64", "floor over the attainable share of the bandwidth"),
+        Column("duration_p50_ns", "int64", "median projected interval"),
+        Column("period_p50_ns", "int64", "median period"),
+        Column("ratio", "double", "duration over floor"),
+        Column("mbu", "double", "model bandwidth utilisation: floor over duration, 0 to 1; null if above 1"),
+        Column("flop_per_byte", "double", "arithmetic intensity"),
+        Column("ridge_flop_per_byte", "double", "intensity from which on compute is the limit"),
+        Column("mfu", "double", "model FLOP utilisation, 0 to 1; null if unknown or above 1"),
+    ),
+    sort=(*_KEY, ("phase", "ascending"), ("batch", "ascending")),
+)
+TABLES = (STEPS, STEP_PARTS, PHASES, FLOOR)

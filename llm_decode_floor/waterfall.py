@@ -1,0 +1,102 @@
+"""What the time of each step consists of: parts that add up to its projected duration exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from recipes import intervals
+from recipes.capture import Capture
+from recipes.gpu_work import GpuWork
+from recipes.idle import CAUSES, Gaps, HostActivity, find_gaps, split_by_cause
+from recipes.launches import Launches
+from recipes.projection import Projection
+
+#: Work of others on the device while the step runs: of another step, another process, or outside any step.
+OTHER_WORK = "other_work"
+_GAPS_AT_ONCE = 1 << 18
+
+
+def step_parts(
+    capture: Capture, projection: Projection, family: np.ndarray, passes: list[np.ndarray], families: list[str]
+) -> dict[str, np.ndarray]:
+    """The ns of each part per entry of the projection, int64, zeros included.
+
+    Each family's exclusive time (compute first, then copies, then communication, which leaves its exposed time),
+    the work of others, and idle by cause, as `idle_<cause>`. `family` is an index into `families` per operation.
+    """
+    own = _exclusive_by_step(capture.work, projection, family, passes, len(families))
+    parts = {name: own[:, code] for code, name in enumerate(families)}
+    busy_ns = np.zeros(len(projection), dtype=np.int64)
+    idle = np.zeros((len(projection), len(CAUSES)), dtype=np.int64)
+    host = HostActivity(capture.report, capture.launches.thread)
+    for device in range(len(capture.work.devices.numbers)):
+        entries = np.flatnonzero(projection.device == device)
+        rows = slice(None) if len(capture.work.devices.numbers) == 1 else np.flatnonzero(capture.work.device == device)
+        gaps = find_gaps(capture.work, rows)
+        length_ns = gaps.end_ns - gaps.start_ns
+        span = (projection.start_ns[entries], projection.end_ns[entries])
+        idle_ns = _summed_inside(gaps, length_ns[:, np.newaxis], *span)[:, 0]
+        busy_ns[entries] = span[1] - span[0] - idle_ns
+        idle[entries] = _idle_by_cause(capture.work, gaps, capture.launches, host, *span)
+    parts[OTHER_WORK] = busy_ns - own.sum(axis=1)
+    return {**parts, **{f"idle_{cause}": idle[:, number] for number, cause in enumerate(CAUSES)}}
+
+
+def _exclusive_by_step(
+    work: GpuWork, projection: Projection, family: np.ndarray, passes: list[np.ndarray], count: int
+) -> np.ndarray:
+    """ns by entry and family: what each family adds to the union of the entry's own operations."""
+    # All entries on one line, one behind the other, so that none meets another.
+    duration_ns = projection.duration_ns
+    line_ns = np.cumsum(duration_ns) - duration_ns - projection.start_ns
+    total = np.zeros(len(projection) * count, dtype=np.int64)
+    union: tuple[np.ndarray, np.ndarray] | None = None
+    inside = projection.of_operation >= 0
+    remaining = [np.flatnonzero(chosen & inside) for chosen in passes]
+    remaining = [rows for rows in remaining if len(rows)]
+    while remaining:
+        rows = remaining.pop(0)
+        entry = projection.of_operation[rows]
+        starts_ns, ends_ns = work.start_ns[rows] + line_ns[entry], work.end_ns[rows] + line_ns[entry]
+        order = intervals.by_start(starts_ns)
+        parts = intervals.added_ns(starts_ns[order], ends_ns[order])
+        added_ns = parts[1] - parts[0]
+        if union is not None:
+            added_ns -= intervals.covered_ns(*parts, union)
+        code = (entry.astype(np.int64) * count + family[rows])[order]
+        total += np.bincount(code, weights=added_ns, minlength=len(total)).astype(np.int64)
+        if remaining:
+            union = parts if union is None else intervals.joined(union, parts)
+    return total.reshape(len(projection), count)
+
+
+def _idle_by_cause(
+    work: GpuWork, gaps: Gaps, launches: Launches, host: HostActivity, start_ns: np.ndarray, end_ns: np.ndarray
+) -> np.ndarray:
+    """ns by entry and cause, over the gaps inside each entry."""
+    total = np.zeros((len(start_ns), len(CAUSES)), dtype=np.int64)
+    for some in _pieces(gaps):
+        split = split_by_cause(work, some, launches, host)
+        total += _summed_inside(some, np.stack([split[cause] for cause in CAUSES], axis=1), start_ns, end_ns)
+    return total
+
+
+def _pieces(gaps: Gaps) -> Iterator[Gaps]:
+    """The gaps some at a time: each needs many numbers while it is looked at."""
+    for first in range(0, len(gaps), _GAPS_AT_ONCE):
+        rows = slice(first, first + _GAPS_AT_ONCE)
+        yield Gaps(gaps.start_ns[rows], gaps.end_ns[rows], gaps.before[rows], gaps.after[rows])
+
+
+def _summed_inside(gaps: Gaps, values_ns: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
+    """Values (a row a gap) summed over the gaps inside each interval.
+
+    Intervals begin and end with operations of the device, so no gap is cut by an edge.
+    """
+    before = np.zeros((len(values_ns) + 1, values_ns.shape[1]), dtype=np.int64)
+    np.cumsum(values_ns, axis=0, out=before[1:])
+    first = np.searchsorted(gaps.start_ns, start_ns, side="left")
+    last = np.searchsorted(gaps.end_ns, end_ns, side="right")
+    return before[np.maximum(last, first)] - before[first]

@@ -1,0 +1,94 @@
+"""The API call behind each GPU operation: when it was issued, by which thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from recipes.devices import pid_of
+from recipes.report import schema
+from recipes.report.report import Report
+
+#: An operation whose launch is not in the report.
+NONE = -1
+
+
+@dataclass(frozen=True)
+class Launches:
+    """The API calls that launched GPU work, and for each operation its call.
+
+    `of_operation` int32, an index into the other arrays, NONE where the report has no such call. start_ns, end_ns
+    int64; thread int64, a global thread id. A call of several operations, as a graph launch is, is here once.
+    """
+
+    of_operation: np.ndarray
+    start_ns: np.ndarray
+    end_ns: np.ndarray
+    thread: np.ndarray
+
+
+class LaunchTable:
+    """Collects the launches of all processes while their calls go by."""
+
+    def __init__(self, operations: int) -> None:
+        self._of_operation = np.full(operations, NONE, dtype=np.int32)
+        self._parts: list[tuple[np.ndarray, ...]] = []
+        self._count = 0
+
+    def open(self, ids: LaunchIds) -> None:
+        """Begins with the launches of one process."""
+        start_ns, end_ns = np.full(len(ids), NONE, dtype=np.int64), np.zeros(len(ids), dtype=np.int64)
+        self._parts.append((start_ns, end_ns, np.zeros(len(ids), dtype=np.int64)))
+
+    def fill(self, place: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray, thread: np.ndarray) -> None:
+        """Notes calls at their places."""
+        for column, values in zip(self._parts[-1], (start_ns, end_ns, thread), strict=True):
+            column[place] = values
+
+    def close(self, rows: np.ndarray | slice, place: np.ndarray) -> None:
+        """Ends a process: where its operations are, and the places of their launches."""
+        seen = self._parts[-1][0] != NONE
+        self._of_operation[rows] = np.where(seen[place], place + self._count, NONE)
+        self._count += len(seen)
+
+    def launches(self) -> Launches:
+        """All launches."""
+        empty = (np.zeros(0, dtype=np.int64),) * 3
+        parts = self._parts or [empty]
+        columns = parts[0] if len(parts) == 1 else [np.concatenate(column) for column in zip(*parts, strict=True)]
+        return Launches(self._of_operation, *columns)
+
+
+class LaunchIds:
+    """The distinct correlation ids of one process's operations, in order."""
+
+    def __init__(self, correlation_id: np.ndarray) -> None:
+        ordered = correlation_id if (correlation_id[1:] >= correlation_id[:-1]).all() else np.sort(correlation_id)
+        first = np.ones(len(ordered), dtype=bool)
+        first[1:] = ordered[1:] != ordered[:-1]
+        self._ids = ordered[first]
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def of_operations(self, correlation_id: np.ndarray) -> np.ndarray:
+        """The place of each operation's id."""
+        return np.searchsorted(self._ids, correlation_id)
+
+    def of_calls(self, call_id: np.ndarray) -> np.ndarray:
+        """The place of any call's id; NONE for a call without operations."""
+        at = np.minimum(np.searchsorted(self._ids, call_id), len(self._ids) - 1)
+        return np.where(self._ids[at] == call_id, at, NONE)
+
+
+def api_calls(report: Report, process: int, *columns: str) -> Iterator[tuple[np.ndarray, ...]]:
+    """Columns of a process's API calls, piece by piece: there can be many more calls than operations.
+
+    The first two are always the global thread id and the correlation id.
+    """
+    for batch in report.batches(schema.API_CALLS, ["global_tid", "correlation_id", *columns]):
+        arrays = [column.combine_chunks().fill_null(0).to_numpy() for column in batch.columns]
+        own = pid_of(arrays[0]) == process
+        yield tuple(arrays if own.all() else [array[own] for array in arrays])
