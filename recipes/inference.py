@@ -102,8 +102,10 @@ def _cut(start_ns: np.ndarray, end_ns: np.ndarray, first: int, length: int) -> i
     table = wait_ns[first : first + count * length].reshape(count, length)
     # The very first operation has nothing before it to wait for.
     rest = table[1:] if count > LEAST_STEPS else table
-    cut = int(np.median(rest, axis=0).argmax())
-    return 0 if cut == 0 else cut
+    typical_ns = np.median(rest, axis=0)
+    cut = int(typical_ns.argmax())
+    # A capture mostly begins with a step: only a clearly longer wait says otherwise.
+    return cut if typical_ns[cut] > 2 * typical_ns[0] else 0
 
 
 def _steps(work: GpuWork, steps: np.ndarray) -> Steps:

@@ -75,6 +75,28 @@ def graph_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="session")
+def sqlite_of(tmp_path_factory, nsys):
+    """The SQLite export of a report, for the plain code."""
+    folder = tmp_path_factory.mktemp("sqlite")
+
+    def make(report: Path) -> Path:
+        path = folder / f"{report.parent.name}-{report.stem}.sqlite"
+        bundled = report.with_suffix(".sqlite.xz")
+        if bundled.exists() and not path.exists():
+            # Of versions newer than the Nsight at hand: made where they were captured.
+            path.write_bytes(lzma.decompress(bundled.read_bytes()))
+        if not path.exists():
+            done = nsight(nsys, "export", "--type", "sqlite", "--quiet", "true", "--output", path, report)
+            if done.returncode:
+                pytest.skip(f"this Nsight cannot open it: {done.stderr.strip()}")
+        return path
+
+    return make
+
+
+REPORTS = sorted(FIXTURES.glob("**/*.nsys-rep"))
+
 Columns = dict[str, Sequence]
 
 

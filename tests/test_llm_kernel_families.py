@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import lzma
 from pathlib import Path
 
 import pandas as pd
@@ -12,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import oracle
-from conftest import FIXTURES, nsight
+from conftest import FIXTURES, REPORTS, nsight
 from llm_kernel_families.analysis import FAMILIES, Settings, analyse
 from recipes.capture import read_capture
 from recipes.families import GROUPS, load_rules
@@ -21,8 +20,6 @@ from recipes.nsight.export import export
 from recipes.phases import load_phase_rules
 from recipes.report.report import open_export
 from test_gpu_work import COPIES, GRAPHS, KERNELS, SETS, P, devices, operations
-
-REPORTS = sorted(FIXTURES.glob("**/*.nsys-rep"))
 
 
 def analysed(path: Path, rules: Path | None = None) -> dict[str, pd.DataFrame]:
@@ -33,26 +30,6 @@ def analysed(path: Path, rules: Path | None = None) -> dict[str, pd.DataFrame]:
 def whole(table: pd.DataFrame) -> pd.DataFrame:
     """The rows of the whole window."""
     return table[table["phase"] == "all"]
-
-
-@pytest.fixture(scope="session")
-def sqlite_of(tmp_path_factory, nsys):
-    """The SQLite export of a report, for the plain code."""
-    folder = tmp_path_factory.mktemp("sqlite")
-
-    def make(report: Path) -> Path:
-        path = folder / f"{report.parent.name}-{report.stem}.sqlite"
-        bundled = report.with_suffix(".sqlite.xz")
-        if bundled.exists() and not path.exists():
-            # Of versions newer than the Nsight at hand: made where they were captured.
-            path.write_bytes(lzma.decompress(bundled.read_bytes()))
-        if not path.exists():
-            done = nsight(nsys, "export", "--type", "sqlite", "--quiet", "true", "--output", path, report)
-            if done.returncode:
-                pytest.skip(f"this Nsight cannot open it: {done.stderr.strip()}")
-        return path
-
-    return make
 
 
 # fixtures/README.md says where these figures come from.

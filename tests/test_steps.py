@@ -1,0 +1,326 @@
+"""Steps: which work is whose, on real captures and on small tables made by hand."""
+
+from __future__ import annotations
+
+import csv
+import io
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conftest import FIXTURES, REPORTS, nsight
+from recipes.attribution import NO_LAUNCH, OUTSIDE
+from recipes.capture import ALL, read_capture
+from recipes.edges import edge_steps
+from recipes.gpu_work import Span
+from recipes.phases import load_phase_rules
+from recipes.projection import NONE, project
+from recipes.report.report import open_export
+from test_gpu_work import KERNELS, P, Q, operations
+
+RULES = load_phase_rules()
+CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
+
+
+def read(path: Path, *, launches: bool = False):
+    return read_capture(open_export(path), Span(), RULES, launches=launches)
+
+
+def newest(name: str) -> Path:
+    return FIXTURES / "2025.3.1" / f"{name}.nsys-rep"
+
+
+def counts(capture):
+    """Operations per step."""
+    step = capture.attribution.step
+    return np.bincount(step[step >= 0], minlength=len(capture.steps)).tolist()
+
+
+# The numbers of operations are those of fixtures/README.md.
+@pytest.mark.parametrize(
+    ("name", "phases", "expected"),
+    [
+        ("decode_batches_eager", ["decode"], [681] * 4 + [649] * 4 + [616] * 4),
+        ("decode_batches_graph", ["decode"], [681] * 4 + [649] * 4 + [616] * 4),
+        ("training_foreach", ["backward", "forward", "optimizer"], [85, 180, 736] * 4),
+        ("ranges", ["step"], [167] * 16),
+        ("tp_eager", ["decode"], [194] * 10),
+        ("shared_gpu", ["decode"], [89] * 10),
+        ("own_gpu", ["decode"], [89] * 10),
+        ("startup", ["decode"], [88] * 5),
+    ],
+)
+def test_steps_have_their_operations(name, phases, expected, sqlite_of):
+    capture = read(sqlite_of(newest(name)))
+    assert capture.steps.phases == phases
+    assert counts(capture) == expected
+    assert not capture.steps.inferred
+
+
+@pytest.mark.parametrize("name", ["serving_vllm", "serving_vllm_detailed", "serving_trtllm"])
+def test_engines_tell_their_phases(name, sqlite_of):
+    capture = read(sqlite_of(newest(name)))
+    phases = [meaning.phase for meaning in capture.steps.meanings]
+    assert {phase: phases.count(phase) for phase in phases} == {"prefill": 2, "mixed": 2, "decode": 12}
+    decode = [meaning for meaning in capture.steps.meanings if meaning.phase == "decode"]
+    assert {meaning.batch for meaning in decode} == {16}
+    if name == "serving_vllm_detailed":
+        assert all(meaning.kv_tokens > 16 * 500 for meaning in decode)
+
+
+def test_backward_pass_has_its_kernels_that_nsights_projection_loses(sqlite_of, nsys, tmp_path):
+    path = sqlite_of(newest("training_foreach"))
+    capture = read(path)
+    projection = project(capture.work, capture.attribution.step, capture.steps)
+    ours = [int(duration) for duration, step in zip(projection.duration_ns, projection.step, strict=True)
+            if capture.steps.texts[step] == "backward"]  # fmt: skip
+    theirs = [
+        int(row["Projected Duration (ns)"]) for row in projected(nsys, path, tmp_path) if row["Name"] == "backward"
+    ]
+    assert len(ours) == len(theirs) == 4
+    assert max(theirs) < 1_000
+    assert min(ours) > 15_000_000
+    assert capture.attributed_by_way()["other thread"] > 0.3
+
+
+def projected(nsys, path: Path, tmp_path: Path) -> list[dict[str, str]]:
+    """Nsight's own projection of NVTX ranges."""
+    copy = shutil.copy(path, tmp_path / "copy.sqlite")
+    done = nsight(nsys, "stats", "--quiet", "--report", "nvtx_gpu_proj_trace", "--format", "csv", copy)
+    lines = done.stdout.splitlines()
+    head = next(number for number, line in enumerate(lines) if line.startswith("Name,"))
+    return list(csv.DictReader(io.StringIO("\n".join(lines[head:]))))
+
+
+@pytest.mark.parametrize(
+    "report",
+    [*(FIXTURES / f"{name}.nsys-rep" for name in ("decode_eager", "decode_graph")),
+     *(newest(name) for name in ("decode_batches_eager", "decode_batches_graph", "serving_vllm", "layers", "tp_graph_rank0"))],
+    ids=lambda path: path.stem,
+)  # fmt: skip
+def test_projection_equals_nsights_to_the_nanosecond(report, sqlite_of, nsys, tmp_path):
+    path = sqlite_of(report)
+    capture = read(path)
+    projection = project(capture.work, capture.attribution.step, capture.steps)
+    ours = sorted(
+        (capture.steps.texts[step], int(start), int(duration))
+        for step, start, duration in zip(projection.step, projection.start_ns, projection.duration_ns, strict=True)
+    )
+    texts = set(capture.steps.texts)
+    theirs = sorted(
+        (row["Name"], int(row["Projected Start (ns)"]), int(row["Projected Duration (ns)"]))
+        for row in projected(nsys, path, tmp_path)
+        if row["Name"] in texts
+    )
+    assert ours == theirs
+    assert len(ours) == len(capture.steps)
+
+
+@pytest.mark.parametrize("report", REPORTS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_every_operation_is_somewhere_once(report, sqlite_of):
+    capture = read(sqlite_of(report))
+    step = capture.attribution.step
+    assert len(step) == len(capture.work)
+    assert ((step >= NO_LAUNCH) & (step < max(len(capture.steps), 0) + (len(capture.steps) == 0))).all()
+    selected = [np.arange(len(step))[rows] for phase, rows in capture.phases() if phase != ALL]
+    if len(capture.steps):
+        assert sorted(np.concatenate(selected).tolist()) == list(range(len(step)))
+        shares = capture.attributed_by_way()
+        if shares is not None:
+            assert 0 <= sum(shares.values()) <= 1 + 1e-12
+        # One launch a step at least, and no more than it has operations.
+        used = np.array(counts(capture)) > 0
+        assert (capture.attribution.launches[used] >= 1).all()
+        assert (capture.attribution.launches <= np.array(counts(capture))).all()
+
+
+def test_steps_are_inferred_without_ranges(sqlite_of):
+    with_ranges = read(sqlite_of(newest("decode_batches_graph")))
+    without = read(sqlite_of(newest("decode_no_nvtx")))
+    assert without.steps.inferred
+    assert without.phase_rule() == "inferred (4 steps)"
+    # The same decode at batch 16: as many operations and, within 1 %, the same time.
+    assert counts(without) == [649] * 4
+    durations = project(without.work, without.attribution.step, without.steps).duration_ns
+    same = [meaning.batch == 16 for meaning in with_ranges.steps.meanings]
+    projection = project(with_ranges.work, with_ranges.attribution.step, with_ranges.steps)
+    expected = projection.duration_ns[np.array(same)[projection.step]]
+    assert np.median(durations) == pytest.approx(np.median(expected), rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["decode_eager", "decode_graph"])
+def test_inferred_steps_are_those_of_the_ranges(name, exporter):
+    from recipes.inference import infer_steps
+    from recipes.nsight.export import export
+
+    capture = read(export(FIXTURES / f"{name}.nsys-rep", exporter))
+    steps, attribution = infer_steps(capture.report, capture.work)
+    assert len(steps) == len(capture.steps) == 5
+    ours = project(capture.work, attribution.step, steps).duration_ns
+    theirs = project(capture.work, capture.attribution.step, capture.steps).duration_ns
+    assert np.median(ours) == pytest.approx(np.median(theirs), rel=0.01)
+
+
+def test_profiler_stop_inside_a_step_makes_it_an_edge(sqlite_of):
+    capture = read(sqlite_of(newest("broken_stop_inside")))
+    edge = edge_steps(capture.report, capture.work, capture.steps, capture.attribution)
+    assert edge.tolist() == [False] * 4 + [True]
+
+
+def test_good_captures_have_no_edges(sqlite_of):
+    for name in ("decode_batches_eager", "decode_batches_graph", "serving_vllm", "training_fused"):
+        capture = read(sqlite_of(newest(name)))
+        assert not edge_steps(capture.report, capture.work, capture.steps, capture.attribution).any(), name
+
+
+MAIN, AUTOGRAD, LOADER = (P + thread for thread in (1, 2, 3))
+
+
+def calls(*rows):
+    """API calls of (start, end, thread, correlation id)."""
+    names = ("start", "end", "globalTid", "correlationId")
+    columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+    return {**columns, "nameId": [2] * len(rows)}
+
+
+def kernels(*rows):
+    """Kernels of (start, end, process, correlation id) on device 0."""
+    columns = operations(*[(start, end, 0, pid) for start, end, pid, _ in rows], demangledName=1, shortName=1)
+    return {**columns, "correlationId": [row[3] for row in rows]}
+
+
+def ranges(*rows):
+    """Ranges of (start, end, thread, text, type)."""
+    names = ("start", "end", "globalTid", "text", "eventType")
+    columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+    return {**columns, "textId": [None] * len(rows), "domainId": [0] * len(rows)}
+
+
+@pytest.fixture
+def made(make_export):
+    def make(kernel_rows, call_rows, range_rows):
+        return read(make_export(
+            StringIds={"id": [1, 2], "value": ["gemm", "cudaLaunchKernel_v7000"]},
+            **{KERNELS: kernels(*kernel_rows), CALLS: calls(*call_rows), "NVTX_EVENTS": ranges(*range_rows)},
+        ))  # fmt: skip
+
+    return make
+
+
+STEPS = [(0, 100, MAIN, "step 0", 59), (200, 300, MAIN, "step 1", 59)]
+
+
+def test_launch_decides_not_the_kernel_time(made):
+    # Launched at 90 in step 0, run at 250 while step 1 is open.
+    capture = made([(250, 260, P, 1)], [(90, 95, MAIN, 1)], STEPS)
+    assert capture.attribution.step.tolist() == [0]
+
+
+def test_range_is_half_open(made):
+    capture = made([(400, 401, P, 1), (402, 403, P, 2)], [(0, 5, MAIN, 1), (100, 105, MAIN, 2)], STEPS)
+    assert capture.attribution.step.tolist() == [0, OUTSIDE]
+
+
+def test_other_threads_of_the_process_belong_to_the_open_step(made):
+    capture = made([(50, 60, P, 1), (150, 160, P, 2)], [(40, 45, AUTOGRAD, 1), (140, 145, AUTOGRAD, 2)], STEPS)
+    assert capture.attribution.step.tolist() == [0, OUTSIDE]
+    assert capture.attribution.way.tolist() == [1, -1]
+
+
+def test_thread_with_steps_of_its_own_is_left_to_them(made):
+    both = [*STEPS, (0, 30, AUTOGRAD, "step 7", 59), (60, 90, AUTOGRAD, "step 8", 59)]
+    capture = made([(50, 60, P, 1)], [(40, 45, AUTOGRAD, 1)], both)
+    assert capture.attribution.step.tolist() == [OUTSIDE]
+
+
+def test_other_processes_steal_nothing(made):
+    capture = made([(50, 60, Q, 1)], [(40, 45, Q + 1, 1)], STEPS)
+    assert capture.attribution.step.tolist() == [OUTSIDE]
+
+
+def test_same_correlation_id_in_two_processes_is_two_launches(made):
+    capture = made([(50, 60, P, 1), (50, 60, Q, 1)], [(40, 45, MAIN, 1), (240, 245, Q + 1, 1)],
+                   [*STEPS, (230, 260, Q + 1, "step 0", 59), (270, 280, Q + 1, "step 1", 59)])  # fmt: skip
+    texts = [capture.steps.texts[step] for step in capture.attribution.step]
+    assert texts == ["step 0", "step 0"]
+    assert len(set(capture.attribution.step.tolist())) == 2
+
+
+def test_graph_replay_is_one_launch_with_many_operations(made):
+    capture = made([(50, 60, P, 1), (61, 70, P, 1), (71, 72, P, 1)], [(40, 45, MAIN, 1)], STEPS)
+    assert capture.attribution.step.tolist() == [0, 0, 0]
+    assert capture.attribution.launches.tolist() == [1, 0]
+
+
+def test_outermost_matching_range_is_the_step(made):
+    nested = [*STEPS, (20, 80, MAIN, "step 99", 59)]
+    capture = made([(50, 60, P, 1)], [(40, 45, MAIN, 1)], nested)
+    assert capture.steps.texts == ["step 0", "step 1"]
+    assert capture.attribution.step.tolist() == [0]
+
+
+def test_start_end_ranges_match_by_time(made):
+    timed = [(0, 100, MAIN, "step 0", 60), (80, 200, MAIN, "step 1", 60)]
+    launches = [(50, 55, AUTOGRAD, 1), (90, 95, AUTOGRAD, 2), (150, 155, MAIN, 3)]
+    capture = made([(300, 301, P, 1), (302, 303, P, 2), (304, 305, P, 3)], launches, timed)
+    # Where two are open, the one that started last.
+    assert capture.attribution.step.tolist() == [0, 1, 1]
+    assert set(capture.attribution.way.tolist()) == {2}
+
+
+def test_loader_with_ranges_of_its_own_is_no_part_of_a_timed_step(made):
+    timed = [(0, 100, MAIN, "step 0", 60), (110, 200, MAIN, "step 1", 60), (40, 60, LOADER, "load batch", 59)]
+    capture = made([(300, 301, P, 1)], [(50, 55, LOADER, 1)], timed)
+    assert capture.attribution.step.tolist() == [OUTSIDE]
+
+
+def test_operation_without_a_launch_is_kept_and_counted(made):
+    capture = made([(50, 60, P, 1), (70, 80, P, 2)], [(40, 45, MAIN, 1)], STEPS)
+    assert capture.attribution.step.tolist() == [0, NO_LAUNCH]
+
+
+def test_launch_without_an_operation_marks_its_step(made):
+    capture = made(
+        [(50, 60, P, 1), (250, 260, P, 3)], [(40, 45, MAIN, 1), (60, 65, MAIN, 2), (240, 245, MAIN, 3)], STEPS
+    )
+    assert capture.attribution.lost.tolist() == [1, 0]
+    edge = edge_steps(capture.report, capture.work, capture.steps, capture.attribution)
+    assert edge.tolist() == [True, False]
+
+
+def test_range_that_was_never_closed_is_an_edge(made):
+    open_ended = [(0, 100, MAIN, "step 0", 59), (200, None, MAIN, "step 1", 59)]
+    capture = made([(50, 60, P, 1), (250, 260, P, 2)], [(40, 45, MAIN, 1), (240, 245, MAIN, 2)], open_ended)
+    assert capture.attribution.step.tolist() == [0, 1]
+    assert edge_steps(capture.report, capture.work, capture.steps, capture.attribution).tolist() == [False, True]
+
+
+def test_period_runs_to_the_next_step_on_the_device(made):
+    capture = made([(50, 90, P, 1), (250, 260, P, 2)], [(40, 45, MAIN, 1), (240, 245, MAIN, 2)], STEPS)
+    projection = project(capture.work, capture.attribution.step, capture.steps)
+    assert projection.duration_ns.tolist() == [40, 10]
+    assert projection.period_ns.tolist() == [200, NONE]
+
+
+def test_marks_and_domains_are_no_ranges(made):
+    events = [*STEPS, (10, None, MAIN, "step 5", 34), (0, None, MAIN, "my domain", 75), (0, None, MAIN, "worker", 39)]
+    capture = made([(50, 60, P, 1)], [(40, 45, MAIN, 1)], events)
+    assert capture.steps.texts == ["step 0", "step 1"]
+
+
+def test_counters_of_emit_nvtx_are_cut_off(made):
+    named = [
+        (0, 100, MAIN, "ProfilerStep#0, seq = 4, op_id = 17", 59),
+        (200, 300, MAIN, "ProfilerStep#1, op_id = 18", 59),
+    ]
+    capture = made([(50, 60, P, 1)], [(40, 45, MAIN, 1)], named)
+    assert capture.steps.texts == ["ProfilerStep#0", "ProfilerStep#1"]
+
+
+def test_one_matching_range_is_no_rule(made):
+    capture = made([(50, 60, P, 1)], [(40, 45, MAIN, 1)], [STEPS[0]])
+    assert len(capture.steps) == 0
+    assert capture.phase_rule() is None
+    assert [phase for phase, _ in capture.phases()] == [ALL]
