@@ -5,7 +5,6 @@ All functions are pure: a report's GPU work in, tables out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,19 +82,18 @@ def analyse(capture: Capture, settings: Settings) -> dict[str, pa.Table]:
     for phase, chosen in capture.phases():
         for number, device in enumerate(work.devices.numbers):
             rows = _on_device(work, number, chosen)
-            family_parts.append((phase, device, _family_rows(work, names, rows)))
-            kernel_parts.append((phase, device, _kernel_rows(work, names, rows)))
+            by_name = _by_name(work.name[rows], work.end_ns[rows] - work.start_ns[rows])
+            family_parts.append((phase, device, _family_rows(work, names, rows, by_name)))
+            kernel_parts.append((phase, device, _kernel_rows(work, names, by_name)))
     return {"families": _stack(FAMILIES, family_parts), "kernels": _stack(KERNELS, kernel_parts)}
 
 
-def _family_rows(work: GpuWork, names: NameFamilies, selected: np.ndarray | slice) -> dict:
-    """The columns of FAMILIES for some operations of one device."""
-    family = names.of_name[work.name[selected]]
-    start_ns, end_ns, kind = work.start_ns[selected], work.end_ns[selected], work.kind[selected]
+def _family_rows(work: GpuWork, names: NameFamilies, rows: np.ndarray | slice, by_name: dict) -> dict:
+    """The columns of FAMILIES for some operations of one device, of which the sums by name are known."""
     count = len(names.families)
-    calls = np.bincount(family, minlength=count)
-    time_ns = _summed(family, end_ns - start_ns, count)
-    exclusive = exclusive_ns(start_ns, end_ns, family, passes(kind, names.communicates(family)), count)
+    family = names.of_name[by_name["name"]]
+    calls, time_ns = (np.bincount(family, by_name[column], count).astype(np.int64) for column in ("calls", "time_ns"))
+    exclusive = exclusive_ns(work, names, rows)
     used = np.flatnonzero(calls)
     return {
         "family": [names.families[code] for code in used],
@@ -107,27 +105,38 @@ def _family_rows(work: GpuWork, names: NameFamilies, selected: np.ndarray | slic
     }
 
 
-def exclusive_ns(
-    start_ns: np.ndarray, end_ns: np.ndarray, family: np.ndarray, in_passes: Iterable[np.ndarray], count: int
-) -> np.ndarray:
-    """What each of `count` families adds to the busy union, int64; adds up to it exactly.
+def exclusive_ns(work: GpuWork, names: NameFamilies, selected: np.ndarray | slice) -> np.ndarray:
+    """What each family adds to the busy union of some operations of one device, int64; adds up to it exactly.
 
-    Pass by pass, and in a pass by start, each operation adds the time that no operation before it covers.
+    Pass by pass (compute, copies, communication), and in a pass by start, each operation adds the time that no
+    operation before it covers.
     """
+    count = len(names.families)
     total_ns = np.zeros(count, dtype=np.int64)
-    union: Intervals = (start_ns[:0], end_ns[:0])
-    remaining = [_as_slice(chosen) for chosen in in_passes if chosen.any()]
+    union: Intervals = (work.start_ns[:0], work.end_ns[:0])
+    # Masks of the whole report, so that times are copied once at most.
+    in_passes = passes(work.kind, names.communicating(work.name))
+    remaining = [_as_slice(chosen) for chosen in (_within(chosen, selected) for chosen in in_passes) if chosen.any()]
     while remaining:
         rows = remaining.pop(0)
-        order = intervals.by_start(start_ns[rows])
-        parts = intervals.added_ns(start_ns[rows][order], end_ns[rows][order])
+        start_ns, end_ns = work.start_ns[rows], work.end_ns[rows]
+        order = intervals.by_start(start_ns)
+        parts = intervals.added_ns(start_ns[order], end_ns[order])
         added_ns = parts[1] - parts[0]
         if len(union[0]):
             added_ns -= intervals.covered_ns(*parts, union)
-        total_ns += _summed(family[rows][order], added_ns, count)
+        by_name_ns = np.bincount(work.name[rows][order], added_ns, len(work.names))
+        total_ns += np.bincount(names.of_name, by_name_ns, count).astype(np.int64)
         if remaining:
             union = intervals.joined(union, parts) if len(union[0]) else parts
     return total_ns
+
+
+def _within(chosen: np.ndarray, selected: np.ndarray | slice) -> np.ndarray:
+    """The chosen rows that are selected too."""
+    within = np.zeros(len(chosen), dtype=bool)
+    within[selected] = chosen[selected]
+    return within
 
 
 def _as_slice(chosen: np.ndarray) -> np.ndarray | slice:
@@ -137,20 +146,19 @@ def _as_slice(chosen: np.ndarray) -> np.ndarray | slice:
     return slice(first, first + count) if chosen[first : first + count].all() else chosen
 
 
-def _kernel_rows(work: GpuWork, names: NameFamilies, selected: np.ndarray | slice) -> dict:
-    """The columns of KERNELS for some operations of one device."""
-    code, calls, rows = _grouped(work.name[selected], work.end_ns[selected] - work.start_ns[selected])
+def _kernel_rows(work: GpuWork, names: NameFamilies, by_name: dict) -> dict:
+    """The columns of KERNELS out of the sums by name."""
+    code = by_name["name"].tolist()
     return {
         "family": [names.families[names.of_name[name]] for name in code],
         "name": [work.names[name] for name in code],
         "short_name": [work.short_names[name] for name in code],
-        "calls": calls,
-        **rows,
+        **{column: values for column, values in by_name.items() if column != "name"},
     }
 
 
-def _grouped(name: np.ndarray, duration_ns: np.ndarray) -> tuple[list[int], np.ndarray, dict]:
-    """The names that occur, the calls of each, and the statistics of their durations."""
+def _by_name(name: np.ndarray, duration_ns: np.ndarray) -> dict[str, np.ndarray]:
+    """The names that occur, with the calls and the statistics of their durations, int64 each."""
     bits = int(duration_ns.max(initial=0)).bit_length()
     if int(name.max(initial=0)).bit_length() + bits < 63:
         # One sort of one number, name in front, is much faster than a sort by two columns.
@@ -165,12 +173,15 @@ def _grouped(name: np.ndarray, duration_ns: np.ndarray) -> tuple[list[int], np.n
     first = np.flatnonzero(np.diff(name, prepend=-1))
     calls = np.diff(np.append(first, len(name)))
     low, high = first + (calls - 1) // 2, first + calls // 2
-    return name[first].tolist(), calls, {
+    return {
+        "name": name[first],
+        "calls": calls,
         "time_ns": np.add.reduceat(duration_ns, first) if len(first) else duration_ns,
         "min_ns": duration_ns[first],
-        "median_ns": (duration_ns[low] + duration_ns[high]) // 2,
+        # Half of the sum without the sum, which may be too large.
+        "median_ns": duration_ns[low] + (duration_ns[high] - duration_ns[low]) // 2,
         "max_ns": duration_ns[first + calls - 1],
-    }  # fmt: skip
+    }
 
 
 def _on_device(work: GpuWork, device: int, chosen: np.ndarray | slice) -> np.ndarray | slice:
@@ -179,11 +190,6 @@ def _on_device(work: GpuWork, device: int, chosen: np.ndarray | slice) -> np.nda
         return chosen if isinstance(chosen, slice) else _as_slice(chosen)
     on_device = work.device == device
     return on_device if isinstance(chosen, slice) else on_device & chosen
-
-
-def _summed(group: np.ndarray, values_ns: np.ndarray, count: int) -> np.ndarray:
-    # bincount adds in double precision: exact for whole numbers below 2**53, in ns 104 days.
-    return np.bincount(group, weights=values_ns, minlength=count).astype(np.int64)
 
 
 def _stack(table: Table, parts: list[tuple[str, int, dict]]) -> pa.Table:

@@ -52,17 +52,18 @@ def attribute(report: Report, work: GpuWork, steps: Steps, table: LaunchTable | 
     code = np.full(len(work), NO_LAUNCH * len(WAYS), dtype=np.int32)
     launches, lost = np.zeros(len(steps), dtype=np.int64), np.zeros(len(steps), dtype=np.int64)
     resolver, launch_names = _Resolver(steps), _launch_name_ids(report)
+    columns = ["start_ns", "name"] if table is None else ["start_ns", "name", "end_ns"]
     for process, rows, correlation_id in read_correlation(report, work):
         ids = LaunchIds(correlation_id)
         if table is not None:
             table.open(ids)
         of_launch = np.full(len(ids), NO_LAUNCH * len(WAYS), dtype=np.int32)
-        for thread, call_id, start_ns, end_ns, name in api_calls(report, process, "start_ns", "end_ns", "name"):
+        for thread, call_id, start_ns, name, *end_ns in api_calls(report, process, *columns):
             place = ids.of_calls(call_id)
             working = place >= 0
             place = place[working]
             if table is not None:
-                table.fill(place, start_ns[working], end_ns[working], thread[working])
+                table.fill(place, start_ns[working], end_ns[0][working], thread[working])
             of_launch[place] = resolver.resolve(thread[working], start_ns[working])
             silent = ~working & np.isin(name, launch_names)
             lost += _per_step(resolver.resolve(thread[silent], start_ns[silent]), len(steps))

@@ -40,17 +40,17 @@ class Gaps:
 
 def find_gaps(work: GpuWork, rows: np.ndarray | slice) -> Gaps:
     """The gaps in the union of some operations of one device; copies and graph executions fill time as kernels do."""
-    index = np.arange(len(work), dtype=np.int64)[rows]
+    index = np.arange(len(work), dtype=np.int32)[rows]
     order = intervals.by_start(work.start_ns[rows])
-    index = index[order]
-    start_ns, end_ns = work.start_ns[index], work.end_ns[index]
+    start_ns, end_ns, index = work.start_ns[rows][order], work.end_ns[rows][order], index[order]
     if len(index) == 0:
         return Gaps(start_ns, end_ns, index, index)
     latest_ns = np.maximum.accumulate(end_ns)
     gap = np.flatnonzero(start_ns[1:] > latest_ns[:-1])
     # The operation that ends last before the gap: where the running maximum was last raised.
-    raised = np.maximum.accumulate(np.where(end_ns == latest_ns, np.arange(len(end_ns)), 0))
-    return Gaps(latest_ns[gap], start_ns[gap + 1], index[raised[gap]], index[gap + 1])
+    place = np.where(end_ns == latest_ns, np.arange(len(end_ns), dtype=np.int32), 0)
+    raised = np.maximum.accumulate(place, out=place)[gap]
+    return Gaps(latest_ns[gap], start_ns[gap + 1], index[raised], index[gap + 1])
 
 
 class HostActivity:
@@ -71,10 +71,9 @@ class HostActivity:
         if len(self._threads) > 1:
             offset_ns = line * np.int64(self._length)
             calls = tuple(times + offset_ns for times in calls)
-        starts_ns, ends_ns = _ordered(*calls)
-        touched = self._profiler.coverage.of(starts_ns, ends_ns) > 0
-        inside = intervals.intersection(intervals.merge(starts_ns[touched], ends_ns[touched]), self._profiler.intervals)
-        return intervals.Coverage(*intervals.merge(starts_ns, ends_ns)), intervals.Coverage(*inside)
+        merged = intervals.merge(*_ordered(*calls))
+        inside = intervals.intersection(_touching(merged, self._profiler.intervals), self._profiler.intervals)
+        return intervals.Coverage(*merged), intervals.Coverage(*inside)
 
     def split(self, thread: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray) -> tuple[np.ndarray, ...]:
         """Of each interval on a thread: ns in profiler overhead, then in synchronising calls, then in other calls."""
@@ -100,6 +99,14 @@ class _Line:
         offset = np.repeat(np.arange(lines), len(merged[0])) * length
         self.intervals = tuple(np.tile(times, lines) + offset for times in merged)
         self.coverage = intervals.Coverage(*self.intervals)
+
+
+def _touching(many: Intervals, few: Intervals) -> Intervals:
+    """Those of many disjoint intervals in order that touch one of a few such."""
+    first = np.searchsorted(many[1], few[0], side="right")
+    last = np.maximum(np.searchsorted(many[0], few[1], side="left"), first)
+    rows = np.unique(np.concatenate([np.arange(a, b) for a, b in zip(first, last, strict=True)] or [first]))
+    return many[0][rows], many[1][rows]
 
 
 def _ordered(starts_ns: np.ndarray, ends_ns: np.ndarray) -> Intervals:
@@ -154,17 +161,23 @@ def _times(report: Report, table: schema.SourceTable) -> tuple[np.ndarray, np.nd
 def _calls_on(report: Report, threads: np.ndarray) -> tuple[Intervals, np.ndarray, np.ndarray]:
     """The API calls of some threads: start and end; the thread of each, as a place in `threads`; which synchronise."""
     waits = _sync_name_ids(report)
-    parts = []
+    columns: tuple[list[np.ndarray], ...] = ([], [], [], [])
     for batch in report.batches(schema.API_CALLS, ["start_ns", "end_ns", "global_tid", "name"]):
         start_ns, end_ns, tid, name = (column.combine_chunks().fill_null(0).to_numpy() for column in batch.columns)
         own = np.isin(tid, threads)
-        line = np.searchsorted(threads, tid[own]).astype(np.int32)
-        parts.append((start_ns[own], np.maximum(start_ns, end_ns)[own], line, np.isin(name[own], waits)))
-    if not parts:
-        empty = np.zeros(0, dtype=np.int64)
-        return (empty, empty), empty, empty.astype(bool)
-    start_ns, end_ns, line, waiting = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return (start_ns, end_ns), line, waiting
+        line = np.searchsorted(threads, tid[own]).astype(np.int16 if len(threads) < 1 << 15 else np.int32)
+        values = (start_ns[own], np.maximum(start_ns, end_ns)[own], line, np.isin(name[own], waits))
+        for column, some in zip(columns, values, strict=True):
+            column.append(some)
+    start_ns, end_ns, line, waiting = (_emptied(column) for column in columns)
+    return (start_ns.astype(np.int64, copy=False), end_ns.astype(np.int64, copy=False)), line, waiting.astype(bool)
+
+
+def _emptied(pieces: list[np.ndarray]) -> np.ndarray:
+    """The pieces as one array; the list is emptied, so that both are not held at once for longer than need be."""
+    whole = np.concatenate(pieces) if pieces else np.zeros(0, dtype=np.int64)
+    pieces.clear()
+    return whole
 
 
 def _sync_name_ids(report: Report) -> np.ndarray:

@@ -23,6 +23,7 @@ from recipes.capture import Capture, read_capture
 from recipes.errors import PackError
 from recipes.gpu_work import Span
 from recipes.notebook import render
+from recipes.memory import return_freed
 from recipes.nsight.export import Exporter
 from recipes.options import Add, add_common_options, span_of
 from recipes.outputs import choose_folder, output_folder, write_outputs
@@ -165,8 +166,7 @@ def _tasks(
 def analyse_report(task: Task) -> Outcome:
     """Analyses one report. Whatever is wrong with it becomes its status, never an exception."""
     label = task.item.label
-    # Arrow's own pool keeps freed memory for itself, which NumPy then cannot have.
-    pa.set_memory_pool(pa.system_memory_pool())
+    return_freed()
 
     def announce(text: str) -> None:
         progress(f"[{task.number}/{task.count}] {text}")
@@ -194,6 +194,7 @@ def _analyse(task: Task, announce: Callable[[str], None]) -> Outcome:
     facts = read_facts(report, task.item.label)
     recipe = load_recipe(task.recipe)
     capture = read_capture(report, task.span, load_phase_rules(task.phases), launches=recipe.NEEDS_LAUNCHES)
+    return_freed()
     work = capture.work
     verdict = quality.judge(report, facts, work, filtered=task.span != Span())
     tables = recipe.analyse(capture, task.settings)

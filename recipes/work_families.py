@@ -24,6 +24,10 @@ class NameFamilies:
         code = self.families.index("communication") if "communication" in self.families else -1
         return family == code
 
+    def communicating(self, name: np.ndarray) -> np.ndarray:
+        """Which of some operations, given by name, are communication."""
+        return self.communicates(self.of_name)[name]
+
 
 def name_families(work: GpuWork, rules: Rules) -> NameFamilies:
     """Each name classified once, whatever the number of its kernels."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from collections.abc import Iterator, Sequence
-from functools import cache
-from itertools import chain
+from functools import cache, lru_cache
+from itertools import chain, islice
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import quote
@@ -49,15 +49,17 @@ class ParquetFolder:
     def tables(self) -> frozenset[str]:
         return frozenset(file.stem for file in self.path.glob("*.parquet"))
 
-    @cache
+    @lru_cache(maxsize=1)
     def _metadata(self, table: str) -> pq.FileMetaData | None:
-        # Kept: these files have thousands of small row groups, and parsing their footer costs more than a column.
+        # Kept for a while: these files have thousands of small row groups, and parsing their footer costs more than
+        # a column. Not for long: it takes a hundred megabytes then.
         file = self.path / f"{table}.parquet"
         if not file.is_file():
             return None
         with _reading(file):
             return pq.read_metadata(file)
 
+    @cache
     def columns(self, table: str) -> frozenset[str]:
         metadata = self._metadata(table)
         return frozenset(metadata.schema.to_arrow_schema().names) if metadata else frozenset()
@@ -138,7 +140,8 @@ class SqliteFile:
         try:
             with contextlib.closing(self._connect()) as connection:
                 rows = connection.execute(f"SELECT {wanted} FROM {_quoted(table)}")
-                while len(values := np.array(rows.fetchmany(_BATCH_ROWS), dtype=np.int64)):
+                while len(flat := np.fromiter(chain.from_iterable(islice(rows, _BATCH_ROWS)), dtype=np.int64)):
+                    values = flat.reshape(-1, len(integers))
                     yield pa.table({n: _with_nulls(values[:, i], self._NULL) for i, n in enumerate(integers)})
         except (sqlite3.Error, ValueError, TypeError, OverflowError) as error:
             raise _damaged(self.path, error) from None
