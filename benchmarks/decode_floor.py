@@ -20,7 +20,8 @@ from benchmarks.big_report import build
 from recipes.text_table import text_table
 
 _COLUMNS = {
-    "CUPTI_ACTIVITY_KIND_KERNEL": ["start", "end", "globalPid", "deviceId", "demangledName", "shortName", "correlationId"],
+    "CUPTI_ACTIVITY_KIND_KERNEL": ["start", "end", "globalPid", "deviceId", "demangledName", "shortName",
+                                   "correlationId"],
     "CUPTI_ACTIVITY_KIND_RUNTIME": ["start", "end", "globalTid", "correlationId", "nameId"],
     "NVTX_EVENTS": ["start", "end", "eventType", "text", "textId", "globalTid", "domainId"],
 }  # fmt: skip

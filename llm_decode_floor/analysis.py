@@ -43,7 +43,7 @@ def analyse(capture: Capture, settings: Settings) -> dict[str, pa.Table]:
     family = names.of_name[work.name]
     in_passes = list(passes(work.kind, names.communicates(family)))
     parts = step_parts(capture, projection, family, in_passes, names.families)
-    edge = edge_steps(capture.report, work, steps, capture.attribution) if len(steps) else np.zeros(0, dtype=bool)
+    edge = edge_steps(capture) if len(steps) else np.zeros(0, dtype=bool)
     step_rows = _step_rows(capture, projection, parts, edge)
     groups = _groups(step_rows)
     rated = rate(capture, [_phase_row(step_rows, *group) for group in groups.items()], settings.floor)
@@ -70,7 +70,7 @@ def _entries(projection: Projection, capture: Capture, row: dict[str, Any]) -> n
 def _step_rows(capture: Capture, projection: Projection, parts: dict, edge: np.ndarray) -> dict[str, Any]:
     """The columns of STEPS: one row a step and device, and one without device for a step without work."""
     steps, devices = capture.steps, capture.work.devices.numbers
-    silent = np.setdiff1d(np.arange(len(steps)), projection.step)
+    silent = np.setdiff1d(np.flatnonzero(capture.within), projection.step)
     step = np.concatenate([projection.step, silent]).astype(np.int64)
     none = [None] * len(silent)
     idle_ns = sum(values for name, values in parts.items() if name.startswith("idle_"))

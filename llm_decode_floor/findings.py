@@ -13,8 +13,10 @@ MOST = 5
 _GRAPHS_ON, _GRAPHS_OFF = 20, 1.5
 #: A part below this share of the step is not worth a finding.
 _WORTH = 0.02
+#: GEMMs within this share of what is attainable are near the floor.
+_NEAR = 0.05
 # What a CUDA graph takes away: the host has nothing to issue between kernels.
-_HOST_IDLE = ("host", "api", "launch", "queued")
+_HOST_IDLE = ("host", "api", "launch")
 _FUSIBLE = ("elementwise", "copy", "reduction")
 
 
@@ -29,8 +31,8 @@ class Finding:
 def findings(group: Mapping[str, Any], parts: Mapping[str, float]) -> list[Finding]:
     """The findings of a phase and batch.
 
-    `group` has duration_ns, operations, launches (medians), and attainable, weight_ns, kv_ns (None if unknown);
-    `parts` the mean ns of each part of a step. What could be recovered is an upper bound; bounds do not add up.
+    `group` has duration_ns, operations, launches (medians), attainable, and whether it decodes; `parts` the mean ns
+    of each part of a step. What could be recovered is an upper bound; bounds do not add up.
     """
     makers = (_graphs, _sync, _between, _gemm, _attention, _fusible, _communication, _profiler)
     found = [finding for maker in makers for finding in maker(group, parts)]
@@ -96,13 +98,13 @@ def _gemm(group: Mapping[str, Any], parts: Mapping[str, float]) -> Iterator[Find
     total_ns, within_ns = at_floor + above, at_floor / group["attainable"]
     recoverable_ns = max(total_ns - within_ns, 0)
     share = at_floor / total_ns
-    said = f"{format_ns(total_ns)} for {format_ns(at_floor)} of weight reading, {share:.0%} of the bandwidth"
-    if recoverable_ns <= 0.1 * total_ns:
+    said = f"{format_ns(total_ns)} for {format_ns(at_floor)} of weight reading, {share * 100:.0f} % of the bandwidth"
+    if recoverable_ns <= _NEAR * total_ns:
         yield Finding(f"GEMMs are near the floor: {said}; leave them", recoverable_ns)
     else:
         yield Finding(
-            f"GEMMs are {format_ns(recoverable_ns)} above what is attainable: {said}, {group['attainable']:.0%} is "
-            "within reach; look at the small matrices (fuse QKV and gate/up, quantise the weights, batch more)",
+            f"GEMMs are {format_ns(recoverable_ns)} above what is attainable: {said}, "
+            f"{group['attainable'] * 100:.0f} % is within reach; look at the small matrices (fuse QKV and gate/up, quantise the weights, batch more)",
             recoverable_ns,
         )
 
@@ -129,8 +131,8 @@ def _communication(group: Mapping[str, Any], parts: Mapping[str, float]) -> Iter
     time_ns = parts.get("communication", 0)
     if time_ns > _WORTH * group["duration_ns"]:
         yield Finding(
-            f"{format_ns(time_ns)} of communication is exposed, waiting for other ranks included; fewer tensor "
-            "parallel ranks for this batch, or overlap",
+            f"{format_ns(time_ns)} of communication is exposed, waiting for other ranks included: "
+            + ("fewer tensor parallel ranks for this batch, or overlap" if group["decodes"] else "overlap it"),
             time_ns,
         )
 

@@ -99,9 +99,9 @@ def _peak(name: str | None, settings: FloorSettings) -> float | None:
 
 def _decode_floor(row: dict[str, Any], found: Bandwidth, settings: FloorSettings) -> tuple[float | None, Floor | None]:
     """The context taken, and the floor; no floor without a model or without a batch."""
-    batch = settings.batch or row["batch"]
+    batch = row["batch"] or settings.batch
     kv_tokens, tokens = row.get("kv_tokens"), row.get("tokens")
-    context = settings.context or (kv_tokens / batch if kv_tokens and batch else None)
+    context = kv_tokens / batch if kv_tokens and batch else settings.context
     if settings.model is None or not batch:
         return context, None
     each = settings.tokens_per_step or (max(tokens / batch, 1) if tokens else 1)
@@ -111,7 +111,7 @@ def _decode_floor(row: dict[str, Any], found: Bandwidth, settings: FloorSettings
 
 def _compute_flop(row: dict[str, Any], settings: FloorSettings) -> float | None:
     """FLOP of a prefill or training step, where batch and tokens are known."""
-    batch = settings.batch or row["batch"]
+    batch = row["batch"] or settings.batch
     if settings.model is None or not batch:
         return None
     if row["phase"] == "prefill":
@@ -168,11 +168,12 @@ _NOTHING = Rated(
 def split_at_floor(parts: dict[str, np.ndarray], entries: np.ndarray, floor: Floor) -> dict[str, np.ndarray]:
     """The parts of some steps with GEMM and attention split at their floors; the sum stays what it was.
 
-    The weights' floor is taken off the GEMMs, the KV cache's off attention, as far as they reach.
+    The weights' floor is taken off the GEMMs, the KV cache's off attention. A family that mostly takes less than its
+    floor is left whole: then the floor is not that of what was captured.
     """
     split = dict(parts)
     for family, name, floor_ns in (("gemm", "weights_floor", floor.weight_ns), ("attention", "kv_floor", floor.kv_ns)):
-        if family not in parts or not floor_ns:
+        if family not in parts or not floor_ns or np.median(parts[family][entries]) < floor_ns:
             continue
         time_ns = split[family]
         at_floor = split.setdefault(name, np.zeros(len(time_ns), dtype=np.int64)).copy()

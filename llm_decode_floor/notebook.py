@@ -31,40 +31,94 @@ for frame in (steps, parts, phases, floor):
     frame["what"] = frame["phase"] + batch
     frame["where"] = frame["report"] + " · GPU " + frame["device"].astype("Int64").astype(str)
 
+# %%
+SUMMARY = ""
+print(SUMMARY)
+
 # %% [markdown]
-# ## Phases and floors
+# ## What was read
 
 # %%
-shown = phases.merge(floor.drop(columns=["duration_p50_ns", "period_p50_ns", "where", "what"]),
-                     on=["report", "rank", "device", "phase", "batch"], how="left")  # fmt: skip
-times = {name: name.removesuffix("_ns") + " ms" for name in shown if name.endswith("_ns")}
-shown.assign(**{name: shown[name] / 1e6 for name in times}).rename(columns=times).round(3)
+read = files.assign(window_ms=files["window_ns"] / 1e6)
+columns = ["report", "rank", "gpu_name", "kernels", "window_ms", "phase_rule", "attributed_share", "quality", "message"]
+read = read[columns].astype({"rank": "Int64", "kernels": "Int64"})
+for column in ("gpu_name", "phase_rule", "message"):
+    read[column] = read[column].astype(object).where(read[column].notna(), "")
+read
+
+# %% [markdown]
+# ## Phases and floors
+# Times in ms. All quantiles are in phases.parquet, everything about the floors in floor.parquet.
+
+# %%
+keys = ["report", "rank", "device", "phase", "batch"]
+shown = phases.merge(floor[[*keys, "floor_ns", "ratio", "mbu", "mfu"]], on=keys, how="left")
+shown = shown.assign(total=shown["steps"] * shown["duration_p50_ns"]).sort_values("total", ascending=False)
+pd.DataFrame(
+    {
+        "where": shown["where"], "what": shown["what"], "steps": shown["steps"],
+        **{name: (shown[column] / 1e6).round(3) for name, column in (
+            ("p50", "duration_p50_ns"), ("p90", "duration_p90_ns"), ("period", "period_p50_ns"),
+            ("floor", "floor_ns"))},
+        "ratio": shown["ratio"].round(2), "MBU": shown["mbu"].round(3), "MFU": shown["mfu"].round(3),
+    }
+)  # fmt: skip
 
 # %% [markdown]
 # ## What a step consists of
 # The mean step of each phase and batch. The parts add up to its projected duration; between steps comes on top.
 
-
 # %%
-def waterfall(frame, title):
-    """Parts one on top of the other, idle time last."""
-    frame = frame.assign(last=frame["part"].str.startswith("idle_") * 1 + (frame["part"] == "between_steps") * 2)
-    frame = frame.sort_values(["last", "time_ns"], ascending=[True, False])
-    figure = go.Figure(
-        go.Waterfall(
-            x=frame["part"].str.replace("_", " "),
-            y=frame["time_ns"] / 1e6,
-            text=(frame["time_ns"] / 1e6).map("{:.3f}".format),
-            increasing_marker_color="#4c78a8",
-        )
+COLOURS = {"floor": "#54a24b", "above the floor": "#eeca3b", "kernels": "#4c78a8", "idle": "#e45756",
+           "between steps": "#b0b0b0", "mean step": "#333333"}  # fmt: skip
+
+
+def kind_of(part):
+    """What a part is, for its colour."""
+    if part in ("between_steps", "mean_step"):
+        return part.replace("_", " ")
+    if part.startswith("idle_"):
+        return "idle"
+    return (
+        "floor"
+        if part.endswith("s_floor") or part == "kv_floor"
+        else "above the floor"
+        if "above" in part
+        else "kernels"
     )
-    figure.update_layout(title=title, yaxis_title="ms", height=460)
+
+
+def waterfall(frame, title):
+    """Parts one on top of the other, idle time behind the work, then the step and what follows it."""
+    frame = frame.assign(kind=frame["part"].map(kind_of), ms=frame["time_ns"] / 1e6)
+    within = frame[frame["part"] != "between_steps"]
+    within = within.assign(last=within["kind"] == "idle").sort_values(["last", "ms"], ascending=[True, False])
+    base = within["ms"].cumsum() - within["ms"]
+    total = within["ms"].sum()
+    bars = pd.concat([
+        within.assign(base=base),
+        pd.DataFrame({"part": ["mean_step"], "kind": ["mean step"], "ms": [total], "base": [0.0]}),
+        frame[frame["part"] == "between_steps"].assign(base=total),
+    ])  # fmt: skip
+    figure = go.Figure()
+    for kind, some in bars.groupby("kind", sort=False):
+        figure.add_bar(
+            x=some["part"].str.replace("_", " "), y=some["ms"], base=some["base"], name=kind,
+            marker_color=COLOURS[kind],
+            text=some["ms"].map("{:.3f}".format), textposition="outside", cliponaxis=False,
+        )  # fmt: skip
+    order = bars["part"].str.replace("_", " ").tolist()
+    figure.update_xaxes(categoryorder="array", categoryarray=order)
+    figure.update_layout(title=title, yaxis_title="ms", height=480, barmode="overlay", uniformtext_minsize=9)
+    figure.update_yaxes(range=[0, 1.12 * (bars["base"] + bars["ms"]).max()])
     return figure
 
 
-largest = parts.groupby(["where", "what"])["time_ns"].sum().sort_values(ascending=False).index[:6]
-for where, what in largest:
-    waterfall(parts[(parts["where"] == where) & (parts["what"] == what)], f"{what}, {where}").show()
+DECODE = ("decode", "step", "generation")
+totals = phases.assign(other=~phases["phase"].isin(DECODE), total=phases["steps"] * phases["duration_p50_ns"])
+for _, row in totals.sort_values(["other", "total"], ascending=[True, False]).head(6).iterrows():
+    mine = parts[(parts["where"] == row["where"]) & (parts["what"] == row["what"])]
+    waterfall(mine, f"{row['what']}, {row['where']}").show()
 
 # %% [markdown]
 # ## Durations and periods over time
@@ -75,7 +129,9 @@ for where, what in largest:
 counted = steps[~steps["edge"].astype(bool) & steps["duration_ns"].notna()]
 if len(counted):
     figure = go.Figure()
-    for number, (what, frame) in enumerate(counted.groupby("what", sort=False)):
+    several = counted["where"].nunique() > 1
+    groups = counted.groupby(counted["what"] + (", " + counted["where"] if several else ""), sort=False)
+    for number, (what, frame) in enumerate(groups):
         colour = px.colors.qualitative.D3[number % 10]
         hover = frame["text"].fillna("") + "<br>" + frame["where"]
         for name, symbol in (("duration", "circle"), ("period", "x-thin-open")):
@@ -101,8 +157,8 @@ if len(rated):
             x=frame["batch"], y=frame["duration_p50_ns"] / 1e6, mode="markers", name=f"measured, {where}"
         )
         figure.add_scatter(x=frame["batch"], y=frame["floor_ns"] / 1e6, mode="lines+markers", name=f"floor, {where}")
-        figure.add_scatter(x=frame["batch"], y=frame["attainable_ns"] / 1e6, mode="lines", name=f"attainable, {where}",
-                           line_dash="dash")  # fmt: skip
+        figure.add_scatter(x=frame["batch"], y=frame["attainable_ns"] / 1e6, mode="lines+markers",
+                           name=f"attainable, {where}",                           line_dash="dash")  # fmt: skip
     figure.update_layout(xaxis_title="batch", yaxis_title="ms", yaxis_rangemode="tozero", height=420)
     figure.show()
 else:
@@ -123,7 +179,9 @@ if len(rated) and rated["ridge_flop_per_byte"].notna().any():
     roof = [intensity * width / 1e12 for intensity in (lowest, ridge, ridge)]
     figure.add_scatter(x=[lowest, ridge, 10 * ridge], y=roof,
                        mode="lines", name="roof")  # fmt: skip
-    figure.add_vline(x=ridge, line_dash="dot", annotation_text=f"ridge {ridge:.0f} FLOP/B")
+    # A line of its own: an annotated vline goes astray on a logarithmic axis.
+    figure.add_scatter(x=[ridge, ridge], y=[reached.min() / 3, ridge * width / 1e12], mode="lines", line_dash="dot",
+                       name=f"ridge {ridge:.0f} FLOP/B")  # fmt: skip
     figure.add_scatter(x=rated["flop_per_byte"], y=reached, mode="markers+text", text=rated["what"],
                        textposition="bottom center", name="measured")  # fmt: skip
     figure.update_xaxes(type="log", title="FLOP per byte")

@@ -15,6 +15,7 @@ from llm_decode_floor.model_bytes import Layout
 from llm_decode_floor.summary import notebook_tables, summarise
 from llm_decode_floor.tables import TABLES
 from recipes import families
+from recipes.errors import PackError
 from recipes.options import Add
 
 __all__ = ["NAME", "NEEDS_LAUNCHES", "TABLES", "add_options", "analyse", "notebook_tables", "settings", "summarise"]
@@ -22,6 +23,10 @@ __all__ = ["NAME", "NEEDS_LAUNCHES", "TABLES", "add_options", "analyse", "notebo
 NAME = "llm_decode_floor"
 NEEDS_LAUNCHES = True
 _SIZES = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
+# Parameters are counted in billions: 8B, and 8G too.
+_COUNTS = {**_SIZES, "b": 1e9}
+#: No language model is smaller, in bytes or parameters: less is a wrong unit.
+_LEAST = 1e6
 _TIMES_NS = {"ns": 1, "us": 1e3, "ms": 1e6, "s": 1e9}
 
 
@@ -32,15 +37,22 @@ def add_options(add: Add) -> None:
         metavar="MODEL",
         help="The model: a Hugging Face config.json, its folder, or one of\n" + ", ".join(preset_names()),
     )
-    add("--weight-bytes", type=_size, metavar="BYTES", help="Instead of --model: bytes of all weights, such as 16.1G")
-    add("--params", type=_size, metavar="N", help="Instead of --model: parameters, such as 8.03G; with --weight-dtype")
+    add(
+        "--weight-bytes",
+        type=_weight_bytes,
+        metavar="BYTES",
+        help="Instead of --model: bytes of all weights, such as 16.1G",
+    )
+    add("--params", type=_count, metavar="N", help="Instead of --model: parameters, such as 8.03B; with --weight-dtype")
     add("--weight-dtype", metavar="DTYPE", help="Type of the weights that are not quantised, such as bf16 or fp8")
     add("--tp", type=int, default=1, metavar="N", help="Tensor parallel ranks")
     add("--pp", type=int, default=1, metavar="N", help="Pipeline parallel stages")
     add("--ep", type=int, default=1, metavar="N", help="Expert parallel ranks")
     add("--kv-dtype", metavar="DTYPE", help="Type of the KV cache, the model's own by default")
-    add("--context", type=_size, metavar="TOKENS", help="Tokens a sequence in the KV cache, if the ranges do not tell")
-    add("--batch", type=_size, metavar="N", help="Sequences in a step, if the ranges do not tell")
+    add(
+        "--context", type=_tokens, metavar="TOKENS", help="Tokens a sequence in the KV cache, if the ranges do not tell"
+    )
+    add("--batch", type=_tokens, metavar="N", help="Sequences in a step, if the ranges do not tell")
     add(
         "--tokens-per-step",
         type=float,
@@ -90,6 +102,10 @@ def settings(args: argparse.Namespace) -> Settings:
 
 
 def _model(args: argparse.Namespace) -> Model | None:
+    given = [name for name in ("model", "weight_bytes", "params") if getattr(args, name) is not None]
+    if len(given) > 1:
+        options = " and ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise PackError(f"{options} each say how large the model is; give one of them")
     if args.model is not None:
         return load_model(args.model, args.weight_dtype)
     if args.weight_bytes is not None or args.params is not None:
@@ -97,12 +113,41 @@ def _model(args: argparse.Namespace) -> Model | None:
     return None
 
 
+def _number(text: str, suffixes: dict[str, float], rest: str, example: str) -> float:
+    """A number with a decimal suffix, and perhaps a unit behind it."""
+    match = re.fullmatch(rf"(?i)(\d+(?:\.\d+)?(?:e\d+)?) ?([a-z]?){rest}", text.strip())
+    if not match or match[2].lower() not in suffixes:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number here; write {example}")
+    return float(match[1]) * suffixes[match[2].lower()]
+
+
 def _size(text: str) -> float:
-    """A number with a decimal suffix: 16.1G."""
-    match = re.fullmatch(r"(?i)(\d+(?:\.\d+)?(?:e\d+)?) ?([kmgt]?)b?(?:/s)?", text.strip())
-    if not match:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number; write 16.1G, 3.35T or 1024")
-    return float(match[1]) * _SIZES[match[2].lower()]
+    """Bytes, or bytes per second: 16.1G, 16.1GB, 3.35TB/s."""
+    return _number(text, _SIZES, "(?:b?(?:/s)?)", "3.35T")
+
+
+def _weight_bytes(text: str) -> float:
+    return _large(_number(text, _SIZES, "b?", "16.1G"), text, "16.1G")
+
+
+def _count(text: str) -> float:
+    return _large(_number(text, _COUNTS, "", "8.03B"), text, "8.03B")
+
+
+def _large(number: float, text: str, example: str) -> float:
+    if number < _LEAST:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is too small for a model's weights; check its unit, such as {example}"
+        )
+    return number
+
+
+def _tokens(text: str) -> int:
+    """A whole number from 1; 32k is 32,000."""
+    number = _number(text, {"": 1, "k": 1e3}, "", "16 or 32k")
+    if number < 1 or number != int(number):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1; write 16 or 32k")
+    return int(number)
 
 
 def _time(text: str) -> float:

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from llm_decode_floor.analysis import Settings
+from llm_decode_floor.analysis import BETWEEN_STEPS, Settings
 from llm_decode_floor.findings import findings
 from llm_decode_floor.floor import Floor, Step, below_floor, floor_of
 from llm_decode_floor.floors import DECODE_PHASES
@@ -84,13 +84,15 @@ def _group(lead: pd.Series, floors: pd.DataFrame, steps: pd.DataFrame, settings:
         "step_time_ns": settings.floor.step_time_ns,
         "inferred": bool(mine["inferred"].any()),
         "has_model": settings.floor.model is not None,
+        "phase": lead["phase"],
+        "decodes": lead["phase"] in DECODE_PHASES,
     }
 
 
 def _floor_again(row: pd.Series, steps: pd.DataFrame, settings: Settings) -> Floor:
     """The floor of a row of FLOOR with all that is known of it, worked out again from the same inputs."""
     chosen = settings.floor
-    batch = chosen.batch or row["batch"]
+    batch = chosen.batch if pd.isna(row["batch"]) else row["batch"]
     context = None if pd.isna(row["context"]) else float(row["context"])
     tokens = steps["tokens"].median()
     each = chosen.tokens_per_step or (1 if pd.isna(tokens) else max(tokens / batch, 1))
@@ -100,10 +102,13 @@ def _floor_again(row: pd.Series, steps: pd.DataFrame, settings: Settings) -> Flo
 
 def _mean_parts(tables: dict[str, pa.Table], steps: pd.DataFrame, lead: pd.Series) -> dict[str, float]:
     """The mean ns of each part over the steps of the leading phase."""
-    mine = steps[_same(steps, lead)][["report", "device", "step"]]
+    mine = steps[_same(steps, lead)][["report", "device", "step", "period_ns"]]
     parts = tables["step_parts"].to_pandas().merge(mine, on=["report", "device", "step"])
-    # A part that a step lacks is nothing in it.
-    return (parts.groupby("part")["time_ns"].sum() / len(mine)).to_dict()
+    # A part that a step lacks is nothing in it; but what follows the last step is not known.
+    mean = parts.groupby("part")["time_ns"].sum() / len(mine)
+    if BETWEEN_STEPS in mean:
+        mean[BETWEEN_STEPS] *= len(mine) / max(mine["period_ns"].notna().sum(), 1)
+    return mean.to_dict()
 
 
 def _name(lead: pd.Series) -> str:
@@ -118,51 +123,68 @@ def _doubts(group: dict[str, Any], parts: dict[str, float]) -> list[str]:
     below = below_floor(floor, group["duration_ns"])
     if below:
         return [below]
-    gemm_ns = parts.get("weights_floor", 0) + parts.get("gemm_above_floor", 0)
-    if 0 < gemm_ns < 0.98 * floor.weight_ns:
-        return [
-            f"GEMMs take {format_ns(gemm_ns)}, less than reading the weights of {floor.model.name} takes "
-            f"({format_ns(floor.weight_ns)}): check --model, --tp and --weight-dtype against what was captured"
-        ]
-    return []
+    doubts = []
+    for family, what, floor_ns in (
+        ("gemm", "the weights", floor.weight_ns),
+        ("attention", "the KV cache", floor.kv_ns),
+    ):
+        # Left whole although there is a floor: it takes less than that.
+        if floor_ns and parts.get(family):
+            doubts.append(
+                f"{family} kernels take {format_ns(parts[family])}, less than reading {what} of {floor.model.name} "
+                f"takes ({format_ns(floor_ns)}): check --model, --tp, --context, the types, --gpu and rules of your "
+                "own (--families) against what was captured"
+            )
+    return doubts
 
 
 def _verdict(lead: pd.Series, group: dict[str, Any], tables: dict[str, pa.Table]) -> str:
     files = tables["files"].to_pandas().set_index("report")
     gpu = files.loc[lead["report"], "gpu_name"] or "the GPU"
+    place = f" in {lead['report']}" if tables["phases"]["report"].to_pandas().nunique() > 1 else ""
     period = "" if pd.isna(lead["period_p50_ns"]) else f", {format_ns(lead['period_p50_ns'])} start to start"
     projected = f"{format_ns(lead['duration_p50_ns'])} projected (p50 of {format_count(lead['steps'], 'step')})"
-    text = f"{_name(lead)} on {gpu}: {projected}{period}"
+    text = f"{_name(lead)} on {gpu}{place}: {projected}{period}"
     floor = group["floor"]
     if floor is not None:
         cache = "" if floor.kv_ns is None else f" + KV {format_ns(floor.kv_ns)}"
         shortcut = f"; all weights would be {format_ns(floor.shortcut_ns)}" if floor.shortcut_ns else ""
         ratio = lead["duration_p50_ns"] / floor.floor_ns
         text += (
-            f"; floor {format_ns(floor.floor_ns)} (weights {format_ns(floor.weight_ns)}{cache}{shortcut}): {ratio:.2f}x"
+            f"; floor {format_ns(floor.floor_ns)} at {floor.bandwidth_bytes_per_s / 1e12:.3g} TB/s "
+            f"(weights {format_ns(floor.weight_ns)}{cache}{shortcut}): {ratio:.2f}x"
         )
+        if ratio < 1:
+            text += ", below the floor: an input is wrong"
     return text
 
 
 def _phase_table(phases: pd.DataFrame, floors: pd.DataFrame) -> str:
+    """One row a phase and batch, decode first, then by time in total."""
     several = phases["report"].nunique() > 1 or phases["device"].nunique() > 1
-    order = (phases["steps"] * phases["duration_p50_ns"]).sort_values(ascending=False).index
+    ordered = phases.assign(
+        other=~phases["phase"].isin(DECODE_PHASES), total=phases["steps"] * phases["duration_p50_ns"]
+    )
+    ordered = ordered.sort_values(["other", "total"], ascending=[True, False])
     rows = []
-    for _, row in phases.loc[order[:_SHOWN_GROUPS]].iterrows():
+    for _, row in ordered.head(_SHOWN_GROUPS).iterrows():
         found = floors[_same(floors, row)]
         floor = None if found.empty else found.iloc[0]
         place = f"{row['report']} GPU {int(row['device'])} " if several else ""
-        rows.append([
-            place + _name(row), f"{int(row['steps']):,}",
-            *(_ms(row[name]) for name in ("duration_p50_ns", "duration_p90_ns", "duration_p99_ns", "period_p50_ns")),
-            *(("", "", "") if floor is None else (_ms(floor["floor_ns"]), _number(floor["ratio"], "x"), _share(floor))),
-        ])  # fmt: skip
-    head = ["phase", "steps", "p50 ms", "p90 ms", "p99 ms", "period ms", "floor ms", "ratio", "MBU"]
+        # A quantile between two steps says nothing that they do not.
+        times = [row["duration_p50_ns"], *(row[f"duration_p{q}_ns"] if row["steps"] >= least else None
+                                           for q, least in ((90, 5), (99, 20))), row["period_p50_ns"]]  # fmt: skip
+        rated = ("", "", "", "") if floor is None else (
+            _ms(floor["floor_ns"]), _number(floor["ratio"], "x"), _mbu(floor), _percent(floor["mfu"]))  # fmt: skip
+        rows.append([place + _name(row), f"{int(row['steps']):,}", *map(_ms, times), *rated])
+    head = ["phase", "steps", "p50 ms", "p90 ms", "p99 ms", "period ms", "floor ms", "ratio", "MBU", "MFU"]
+    used = [number for number in range(len(head)) if number < 3 or any(row[number] for row in rows)]
+    table = text_table([head[n] for n in used], [[row[n] for n in used] for row in rows])
     more = [f"and {len(phases) - _SHOWN_GROUPS} more: see phases.parquet"] if len(phases) > _SHOWN_GROUPS else []
-    return "\n".join([text_table(head, rows), *more])
+    return "\n".join([table, *more])
 
 
-def _ms(time_ns: float) -> str:
+def _ms(time_ns: float | None) -> str:
     return "" if pd.isna(time_ns) else format_ms(time_ns)
 
 
@@ -170,19 +192,21 @@ def _number(value: float, unit: str) -> str:
     return "" if pd.isna(value) else f"{value:.2f}{unit}"
 
 
-def _share(floor: pd.Series) -> str:
-    if floor["ratio"] < 1:
-        return "below floor"
-    if pd.notna(floor["mbu"]):
-        return format_share(floor["mbu"])
-    return "" if pd.isna(floor["mfu"]) else f"MFU {format_share(floor['mfu'])}"
+def _percent(share: float) -> str:
+    return "" if pd.isna(share) else format_share(share)
+
+
+def _mbu(floor: pd.Series) -> str:
+    return "below floor" if floor["ratio"] < 1 else _percent(floor["mbu"])
 
 
 def _part_table(parts: dict[str, float], lead: pd.Series) -> str:
     """The parts of a mean step, idle last; they add up to the step, and with between_steps to the period."""
     within = {name: time for name, time in parts.items() if name != "between_steps"}
     total = sum(within.values())
-    order = sorted(within, key=lambda name: (name.startswith("idle_"), -within[name]))
+    # What shows as 0.000 ms is of no interest; it is in the table.
+    shown = [name for name in within if within[name] >= 500]
+    order = sorted(shown, key=lambda name: (name.startswith("idle_"), -within[name]))
     rows = [
         [name.replace("_", " "), format_ms(within[name]), format_share(within[name] / max(total, 1))] for name in order
     ]
@@ -196,14 +220,8 @@ def _remarks(group: dict[str, Any]) -> list[str]:
     remarks = []
     if group["inferred"]:
         remarks.append("Steps are inferred from repetition: no NVTX range has the name of a step.")
-    if not group["has_model"]:
-        remarks.append("No floor without a model: give --model (a config.json, its folder or a preset name).")
-    elif group["floor"] is None:
-        why = "the batch is unknown (give --batch)"
-        row = group["row"]
-        if row is not None and pd.isna(row["bandwidth_bytes_per_s"]):
-            why = "the GPU's bandwidth is unknown (give --gpu or --bandwidth)"
-        remarks.append(f"No floor: {why}.")
+    if group["floor"] is None:
+        remarks.append(_why_no_floor(group))
     else:
         remarks += [f"{remark[:1].upper()}{remark[1:]}." for remark in group["floor"].remarks]
     if group["step_time_ns"]:
@@ -215,6 +233,17 @@ def _remarks(group: dict[str, Any]) -> list[str]:
     return ["", *remarks] if remarks else []
 
 
+def _why_no_floor(group: dict[str, Any]) -> str:
+    row = group["row"]
+    if group["phase"] not in DECODE_PHASES:
+        return "No floor: no phase here is a decode phase, and only those read all weights for a few tokens."
+    if not group["has_model"]:
+        return "No floor without a model: give --model (a config.json, its folder or a preset name)."
+    if row is not None and pd.isna(row["bandwidth_bytes_per_s"]):
+        return "No floor: the GPU's bandwidth is unknown; give --gpu or --bandwidth."
+    return "No floor: the batch is unknown; give --batch."
+
+
 def notebook_tables(tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
     """What the notebook shows: steps (thinned out when there are many), mean parts per phase and batch, floors."""
     steps = tables["steps"].to_pandas()
@@ -222,9 +251,12 @@ def notebook_tables(tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
     counted = _counted_steps(tables)
     parts = tables["step_parts"].to_pandas().merge(counted[[*_KEYS, "step"]], on=["report", "device", "step"])
     sums = parts.groupby([*_KEYS, "part"], dropna=False, as_index=False)["time_ns"].sum()
-    counts = counted.groupby(_KEYS, dropna=False, as_index=False).size()
+    counts = counted.groupby(_KEYS, dropna=False, as_index=False).agg(
+        steps=("step", "size"), periods=("period_ns", "count")
+    )
     mean = sums.merge(counts, on=_KEYS)
-    mean["time_ns"] = mean["time_ns"] / mean.pop("size")
+    steps_of_part = mean["steps"].where(mean["part"] != BETWEEN_STEPS, mean["periods"].clip(lower=1))
+    mean["time_ns"] = mean["time_ns"] / steps_of_part
     return {
         "files": tables["files"],
         "steps": pa.Table.from_pandas(steps.iloc[::every], preserve_index=False),

@@ -33,13 +33,19 @@ order = families.groupby("family")["ms"].sum().sort_values(ascending=False).inde
 palette = [*px.colors.qualitative.D3, *px.colors.qualitative.Set3, *px.colors.qualitative.Dark2]
 colours = {family: palette[i % len(palette)] for i, family in enumerate(order)}
 
+# %%
+SUMMARY = ""
+print(SUMMARY)
+
 # %% [markdown]
 # ## What was read
 
 # %%
 read = files.assign(window_ms=files["window_ns"] / 1e6)
 read = read[["report", "rank", "gpu_name", "kernels", "window_ms", "quality", "message"]]
-read.astype({"rank": "Int64", "kernels": "Int64"}).fillna({"message": "", "gpu_name": ""})
+for column in ("gpu_name", "message"):
+    read[column] = read[column].astype(object).where(read[column].notna(), "")
+read.astype({"rank": "Int64", "kernels": "Int64"})
 
 # %% [markdown]
 # ## Families per report and phase
@@ -59,7 +65,8 @@ def stacked(frame, title):
         category_orders={"family": order, "where": sorted(frame["where"].unique())},
         hover_data={"share": ":.1%", "calls": ":,", "exclusive_ns": ":,", "where": False},
     )
-    figure.update_layout(xaxis_title="time, ms", yaxis_title="", height=400 + 26 * frame["where"].nunique())
+    figure.update_layout(xaxis_title="time, ms", yaxis_title="", height=300 + 26 * frame["where"].nunique())
+    figure.update_layout(legend={"orientation": "h", "yanchor": "bottom", "y": 1.02, "title": ""}, title_y=0.98)
     return figure
 
 

@@ -12,6 +12,7 @@ from recipes import __version__
 from recipes.errors import PackError
 from recipes.pack import describe, recipe_names
 
+_NEEDED = ("numpy", "pandas", "pyarrow", "psutil")
 #: The name shown in help texts; a wheel's console script sets its own.
 PROGRAM = os.environ.get("NSYS_LLM_RECIPES_PROGRAM", "python -m recipes")
 
@@ -79,8 +80,15 @@ def _add_run(commands) -> None:
 
 def _run(args: argparse.Namespace) -> int:
     # The heavy imports wait until a recipe is really run.
-    from recipes.local import run_locally
-
+    try:
+        from recipes.local import run_locally
+    except ModuleNotFoundError as error:
+        if error.name not in _NEEDED:
+            raise
+        raise PackError(
+            f"this Python ({sys.executable}) lacks {error.name}; use .venv/bin/python, which ./demo makes, or "
+            f"pip install {' '.join(_NEEDED)}"
+        ) from None
     return run_locally(args.recipe, args.rest, f"{PROGRAM} run {args.recipe}")
 
 

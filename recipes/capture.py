@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from recipes.attribution import WAYS, Attribution, attribute
-from recipes.gpu_work import GpuWork, Span, read_gpu_work
+from recipes.gpu_work import GpuWork, Span, read_gpu_work, select
 from recipes.inference import infer_steps
 from recipes.launches import Launches, LaunchTable
 from recipes.phases import PhaseRule
@@ -28,7 +28,10 @@ class Capture:
     work: GpuWork
     steps: Steps
     attribution: Attribution
-    launches: Launches | None = None
+    launches: Launches | None
+    #: Of each step, whether it lies in the time range looked at, in part at least; and whether it is cut by it.
+    within: np.ndarray
+    cut: np.ndarray
 
     def phases(self) -> list[tuple[str, np.ndarray | slice]]:
         """Each phase and what selects its operations: `all`, the phases that were found, `outside` the steps."""
@@ -65,13 +68,32 @@ class Capture:
 def read_capture(report: Report, span: Span, rules: Sequence[PhaseRule], *, launches: bool = False) -> Capture:
     """Reads what recipes need; the launch of each operation only when asked for, since it takes memory.
 
+    Work that does not touch the span is left out at last, so that steps are known whole before they are cut.
     PackError when the report's export is damaged.
     """
-    work = read_gpu_work(report, span)
+    work = read_gpu_work(report)
     last_ns = int(work.end_ns.max()) if len(work) else 0
     steps = find_steps(read_ranges(report, last_ns), rules)
     table = LaunchTable(len(work)) if launches else None
     attribution = attribute(report, work, steps, table)
     if not len(steps):
         steps, attribution = infer_steps(report, work)
-    return Capture(report, work, steps, attribution, table.launches() if table else None)
+    within = np.ones(len(steps), dtype=bool)
+    capture = Capture(report, work, steps, attribution, table.launches() if table else None, within, ~within)
+    return capture if span == Span() else _cut(capture, span)
+
+
+def _cut(capture: Capture, span: Span) -> Capture:
+    """The part of a capture that touches a span, with the steps marked that it cuts or leaves out."""
+    work, attribution = capture.work, capture.attribution
+    keep = span.touches(work.start_ns, work.end_ns)
+    in_step = attribution.step >= 0
+    count = len(capture.steps)
+    kept = np.bincount(attribution.step[in_step & keep], minlength=count)
+    lost = np.bincount(attribution.step[in_step & ~keep], minlength=count)
+    chosen = replace(attribution, step=attribution.step[keep], way=attribution.way[keep])
+    launches = capture.launches
+    if launches is not None:
+        launches = replace(launches, of_operation=launches.of_operation[keep])
+    within = (kept > 0) | (lost == 0)
+    return Capture(capture.report, select(work, keep), capture.steps, chosen, launches, within, (kept > 0) & (lost > 0))

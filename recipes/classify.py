@@ -39,11 +39,16 @@ def _lines(file: str) -> Iterator[str]:
     try:
         with open(0 if file == "-" else file, "rb", closefd=file != "-") as lines:
             for line in lines:
-                name = line.decode("utf-8", "surrogateescape").rstrip("\r\n")
+                name = _unquoted(line.decode("utf-8", "surrogateescape").rstrip("\r\n"))
                 if name.strip():
                     yield name
     except OSError as error:
         raise PackError(f"{file}: cannot read the names: {error.strerror}; check the path") from error
+
+
+def _unquoted(name: str) -> str:
+    """The name out of a cell of CSV, as `nsys stats` writes names with commas."""
+    return name[1:-1].replace('""', '"') if len(name) > 1 and name[0] == name[-1] == '"' else name
 
 
 def _one_cell(name: str) -> str:

@@ -7,6 +7,7 @@ import re
 import numpy as np
 
 from recipes.attribution import NO_LAUNCH, Attribution
+from recipes.capture import Capture
 from recipes.gpu_work import GpuWork
 from recipes.report import schema
 from recipes.report.report import Report
@@ -16,14 +17,16 @@ from recipes.steps import Steps
 _START_STOP = re.compile(r"(?i)profiler.?(?:start|stop)|process exit|profiling initialization")
 
 
-def edge_steps(report: Report, work: GpuWork, steps: Steps, attribution: Attribution) -> np.ndarray:
+def edge_steps(capture: Capture) -> np.ndarray:
     """Which steps may be incomplete, bool per step.
 
     Those with no operation, with launches inside whose work was not recorded, never closed, touched by the profiler's
-    start or stop, and the first one on a GPU that was already busy with work launched before the window.
+    start or stop, cut by the time range looked at, and the first one on a GPU that was already busy with work launched
+    before the window.
     """
+    report, work, steps, attribution = capture.report, capture.work, capture.steps, capture.attribution
     has_work = np.bincount(attribution.step[attribution.step >= 0], minlength=len(steps)) > 0
-    edge = ~has_work | (attribution.lost > 0) | ~steps.closed
+    edge = ~has_work | (attribution.lost > 0) | ~steps.closed | capture.cut
     for start_ns, end_ns in _starts_and_stops(report):
         edge |= (steps.start_ns <= end_ns) & (steps.end_ns >= start_ns)
     edge[_begun_before(work, steps, attribution)] = True
@@ -45,6 +48,8 @@ def _begun_before(work: GpuWork, steps: Steps, attribution: Attribution) -> list
     found = []
     for device in range(len(work.devices.numbers)):
         rows = np.flatnonzero(work.device == device)
+        if not len(rows):
+            continue
         first = rows[work.start_ns[rows].argmin()]
         in_steps = attribution.step[rows][attribution.step[rows] >= 0]
         if attribution.step[first] == NO_LAUNCH and len(in_steps):

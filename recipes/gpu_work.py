@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -64,13 +64,13 @@ class GpuWork:
         return len(self.start_ns)
 
 
-def read_gpu_work(report: Report, span: Span = Span()) -> GpuWork:
-    """The GPU work of a report that touches a span. PackError when the report's export is damaged."""
+def read_gpu_work(report: Report) -> GpuWork:
+    """The GPU work of a report. PackError when the report's export is damaged."""
     # Few columns at a time, each dropped as soon as the next step allows: there can be many millions of rows.
     start_ns, end_ns = _numbers(report, start_ns=0, end_ns=-1)
     # A record without times has zeros in both.
     usable = (end_ns >= start_ns) & ((start_ns != 0) | (end_ns != 0))
-    keep = _selection(usable & span.touches(start_ns, end_ns))
+    keep = _selection(usable)
     global_pid, device_id = _numbers(report, global_pid=0, device_id=-1)
     devices, device = find_devices(report, global_pid[keep], device_id[keep])
     del global_pid, device_id
@@ -104,6 +104,12 @@ def read_correlation(report: Report, work: GpuWork) -> Iterator[tuple[int, np.nd
     for process in work.devices.pids:
         rows = np.flatnonzero(pid == process)
         yield process, rows, correlation_id[rows]
+
+
+def select(work: GpuWork, rows: np.ndarray) -> GpuWork:
+    """The operations that a mask selects; `rows` then no longer tells where they are in the report."""
+    chosen = {name: getattr(work, name)[rows] for name in ("start_ns", "end_ns", "kind", "device", "name")}
+    return replace(work, **chosen, rows=slice(0, 0))
 
 
 def _selection(keep: np.ndarray) -> np.ndarray | slice:

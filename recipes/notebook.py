@@ -11,16 +11,18 @@ import pyarrow as pa
 import pyarrow.csv
 
 _DATA_MARK = "DATA = {}"
+_SUMMARY_MARK = 'SUMMARY = ""'
 _CELL = "# %%"
 
 
-def render(template: Path, tables: Mapping[str, pa.Table]) -> str:
-    """The notebook (nbformat 4 JSON) that a template and small tables make.
+def render(template: Path, tables: Mapping[str, pa.Table], summary: str) -> str:
+    """The notebook (nbformat 4 JSON) that a template, small tables and the printed summary make.
 
     The template is a Python file whose cells begin with `# %%`, text cells with `# %% [markdown]`. Its line
-    `DATA = {}` is replaced by the tables as CSV.
+    `DATA = {}` is replaced by the tables as CSV, its line `SUMMARY = ""` by the summary.
     """
-    cells = [_cell(number, text, tables) for number, text in enumerate(_split(template.read_text(encoding="utf-8")))]
+    text = template.read_text(encoding="utf-8").replace(_SUMMARY_MARK, f"SUMMARY = {json.dumps(summary)}")
+    cells = [_cell(number, part, tables) for number, part in enumerate(_split(text))]
     return json.dumps(
         {
             "cells": cells,
@@ -47,6 +49,8 @@ def _cell(number: int, text: str, tables: Mapping[str, pa.Table]) -> dict:
         lines = [line.removeprefix("#").removeprefix(" ") for line in body.splitlines()]
         return {"cell_type": "markdown", "id": f"cell-{number}", "metadata": {}, "source": "\n".join(lines)}
     metadata: dict = {}
+    if body.startswith("SUMMARY = "):
+        metadata = {"jupyter": {"source_hidden": True}, "tags": ["hide-input"]}
     if _DATA_MARK in body:
         body = body.replace(_DATA_MARK, _data(tables))
         # Long and of no interest to a reader: folded where the viewer can.

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from recipes.capture import Capture
 from recipes.gpu_work import GRAPH, KERNEL, GpuWork
 from recipes.report import schema
 from recipes.report.facts import Facts
@@ -23,11 +24,18 @@ class Quality:
     message: str
 
 
-def judge(report: Report, facts: Facts, work: GpuWork, *, filtered: bool) -> Quality:
+def judge(capture: Capture, facts: Facts, *, filtered: bool) -> Quality:
     """How far a report's numbers can be trusted. `filtered` says that a time range was chosen."""
+    report, work = capture.report, capture.work
     if len(work) == 0:
         return Quality("bad", "empty", _why_empty(report, filtered=filtered))
-    findings = [_opaque_graphs(report, work), work.devices.remark, _dropped(work), _partial(report, facts)]
+    findings = [
+        _opaque_graphs(report, work),
+        _silent_steps(capture),
+        work.devices.remark,
+        _dropped(work),
+        _partial(report, facts),
+    ]
     message = "; ".join(finding for finding in findings if finding)
     return Quality("warn" if message else "ok", "ok", message)
 
@@ -73,6 +81,20 @@ def _sees_nodes(report: Report) -> bool:
     tables = (schema.KERNELS, schema.MEMCPYS, schema.MEMSETS)
     columns = (report.read(table, ["graph_node_id"])["graph_node_id"] for table in tables)
     return any(column.null_count < len(column) for column in columns)
+
+
+def _silent_steps(capture: Capture) -> str:
+    """Says so when there are steps without any GPU work."""
+    step = capture.attribution.step
+    working = np.bincount(step[step >= 0], minlength=len(capture.steps)) > 0
+    within = np.count_nonzero(capture.within)
+    silent = np.count_nonzero(capture.within & ~working)
+    if not silent:
+        return ""
+    return (
+        f"{silent:,} of {within:,} steps have no GPU work: their work was not recorded, or another process does it; "
+        "capture again around steps that run, with -t cuda,nvtx"
+    )
 
 
 def _dropped(work: GpuWork) -> str:

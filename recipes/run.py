@@ -22,8 +22,8 @@ from recipes import quality
 from recipes.capture import Capture, read_capture
 from recipes.errors import PackError
 from recipes.gpu_work import Span
-from recipes.notebook import render
 from recipes.memory import return_freed
+from recipes.notebook import render
 from recipes.nsight.export import Exporter
 from recipes.options import Add, add_common_options, span_of
 from recipes.outputs import choose_folder, output_folder, write_outputs
@@ -132,6 +132,8 @@ def run(
         tables = {table: table.sorted(_joined(table, outcomes)) for table in recipe.TABLES}
         tables[FILES] = FILES.sorted(FILES.build({name: [o.file[name] for o in outcomes] for name in FILES.names}))
         by_name = {table.name: rows for table, rows in tables.items()}
+        summary = recipe.summarise(by_name, settings).replace("{quality}", _quality_line(outcomes))
+        summary = plain(summary, keep_lines=True)
         template = ROOT / recipe.NAME / "notebook.py"
         write_outputs(
             part,
@@ -140,11 +142,11 @@ def run(
             tables,
             csv=args.csv,
             texts={
-                f"{recipe.NAME}.ipynb": render(template, recipe.notebook_tables(by_name)),
+                f"{recipe.NAME}.ipynb": render(template, recipe.notebook_tables(by_name), summary),
                 f"{folder.name}.nsys-analysis": _manifest(recipe, manifest or {}, inputs, started),
             },
         )
-    print(plain(recipe.summarise(by_name, settings).replace("{quality}", _quality_line(outcomes)), keep_lines=True))
+    print(summary)
     return folder
 
 
@@ -196,7 +198,7 @@ def _analyse(task: Task, announce: Callable[[str], None]) -> Outcome:
     capture = read_capture(report, task.span, load_phase_rules(task.phases), launches=recipe.NEEDS_LAUNCHES)
     return_freed()
     work = capture.work
-    verdict = quality.judge(report, facts, work, filtered=task.span != Span())
+    verdict = quality.judge(capture, facts, filtered=task.span != Span())
     tables = recipe.analyse(capture, task.settings)
     # A report of several processes has no rank of its own.
     ranked = len(work.devices.pids) <= 1 and facts.rank is not None

@@ -101,3 +101,13 @@ def test_a_reader_that_has_gone_is_told_to_the_caller(monkeypatch):
     with pytest.raises(BrokenPipeError):
         run("zzz")
     monkeypatch.undo()
+
+
+def test_names_in_quotes_as_csv_writes_them(tmp_path, capsys):
+    path = tmp_path / "names.csv"
+    path.write_text('"void at::native::index_elementwise_kernel<128, 4>(long, ""T"")"\nplain\n')
+    parser = argparse.ArgumentParser()
+    classify.add_arguments(parser)
+    assert classify.main(parser.parse_args(["--file", str(path)])) == 0
+    names = [line.split("\t")[0] for line in capsys.readouterr().out.splitlines()]
+    assert names == ['void at::native::index_elementwise_kernel<128, 4>(long, "T")', "plain"]

@@ -26,8 +26,8 @@ def kernels(*rows):
 
 @pytest.fixture
 def work(make_export):
-    def read(span=Span(), **tables):
-        return read_gpu_work(open_export(make_export(**tables)), span)
+    def read(**tables):
+        return read_gpu_work(open_export(make_export(**tables)))
 
     return read
 
@@ -66,19 +66,19 @@ def test_row_without_a_time_is_dropped(work):
 
 
 @pytest.mark.parametrize(
-    ("span", "starts"),
+    ("span", "expected"),
     [
-        (Span(), [10, 30, 50]),
-        (Span(start_ns=21), [30, 50]),
-        (Span(start_ns=20), [10, 30, 50]),
-        (Span(end_ns=29), [10]),
-        (Span(start_ns=35, end_ns=36), [30]),
-        (Span(start_ns=41, end_ns=49), []),
+        (Span(), [True] * 3),
+        (Span(start_ns=21), [False, True, True]),
+        (Span(start_ns=20), [True] * 3),
+        (Span(end_ns=29), [True, False, False]),
+        (Span(start_ns=35, end_ns=36), [False, True, False]),
+        (Span(start_ns=41, end_ns=49), [False] * 3),
     ],
 )
-def test_span_keeps_what_touches_it(work, span, starts):
-    rows = kernels((10, 20, 0, P), (30, 40, 0, P), (50, 60, 0, P))
-    assert work(span, **{KERNELS: rows}).start_ns.tolist() == starts
+def test_span_keeps_what_touches_it(span, expected):
+    starts, ends = np.array([10, 30, 50]), np.array([20, 40, 60])
+    assert span.touches(starts, ends).tolist() == expected
 
 
 def test_one_process_keeps_its_ordinals(work):

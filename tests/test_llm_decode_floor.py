@@ -104,14 +104,16 @@ def test_work_of_others_is_told_apart(make_export):
     # Two processes on one GPU: while the step of P runs from 100 to 200, Q is busy from 120 to 160.
     kernels = {
         "start": [100, 180, 120, 300, 380], "end": [110, 200, 160, 310, 400], "deviceId": [0] * 5,
-        "globalPid": [P, P, 200 << 24, P, P], "correlationId": [1, 2, 1, 3, 4], "demangledName": [1] * 5, "shortName": [1] * 5,
+        "globalPid": [P, P, 200 << 24, P, P], "correlationId": [1, 2, 1, 3, 4], "demangledName": [1] * 5,
+        "shortName": [1] * 5,
     }  # fmt: skip
-    calls = {"start": [90, 91, 290, 291], "end": [91, 92, 291, 292], "globalTid": [MAIN] * 4, "correlationId": [1, 2, 3, 4],
-             "nameId": [2] * 4}  # fmt: skip
+    calls = {"start": [90, 91, 290, 291], "end": [91, 92, 291, 292], "globalTid": [MAIN] * 4, "nameId": [2] * 4,
+             "correlationId": [1, 2, 3, 4]}  # fmt: skip
     devices = {"gpuId": [0, 0], "cudaId": [0, 0], "pid": [100, 200], "uuid": ["a", "a"]}
     tables = analysed(make_export(
         StringIds={"id": [1, 2], "value": ["gemm", "cudaLaunchKernel_v7000"]}, TARGET_INFO_CUDA_DEVICE=devices,
-        **{KERNELS: kernels, CALLS: calls, "NVTX_EVENTS": ranges((80, 95, MAIN, "decode bs=1", 59), (280, 295, MAIN, "decode bs=1", 59))},
+        NVTX_EVENTS=ranges((80, 95, MAIN, "decode bs=1", 59), (280, 295, MAIN, "decode bs=1", 59)),
+        **{KERNELS: kernels, CALLS: calls},
     ))  # fmt: skip
     parts = tables["step_parts"].query("step == 0").set_index("part")["time_ns"].to_dict()
     # Of Q's kernel no launch was recorded: the 10 ns before it are unknown.
@@ -151,8 +153,8 @@ def test_bad_numbers_are_usage_errors(option, make_export):
     assert "Traceback" not in done.stderr
 
 
-# The guide's worked example: a 7.6 ms step on an H100; GEMMs 5.3, attention 0.8, norms and activations 0.3, other 0.1 ms, and
-# 1.1 ms idle in gaps of a few microseconds, one launch a kernel.
+# The guide's worked example: a 7.6 ms step on an H100; GEMMs 5.3, attention 0.8, norms and activations 0.3, other 0.1
+# ms, and 1.1 ms idle in gaps of a few microseconds, one launch a kernel.
 FAMILY_MS = {
     "nvjet_gemm": 5.3,
     "flash_fwd_kernel": 0.8,
@@ -166,7 +168,7 @@ STEP_NS, IDLE_NS = 7_600_000, 1_100_000
 
 @pytest.fixture(scope="module")
 def worked_example(tmp_path_factory):
-    """The example as an export: kernels of each family in turn, each launched by a call of its own just before it runs."""
+    """The example as an export: kernels of each family in turn, each launched by its own call just before it runs."""
     import sqlite3
 
     names = list(FAMILY_MS)
@@ -225,7 +227,7 @@ def test_guides_worked_example_tells_the_story(worked_example, tmp_path):
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0].startswith("decode bs=16 on NVIDIA H100 80GB HBM3: 7.60 ms projected (p50 of 6 steps)")
-    assert "floor 4.48 ms (weights 4.48 ms; all weights would be 4.79 ms): 1.70x" in lines[0]
+    assert "floor 4.48 ms at 3.35 TB/s (weights 4.48 ms; all weights would be 4.79 ms): 1.70x" in lines[0]
     told = [line for line in lines if line[:2] in ("1.", "2.", "3.", "4.", "5.")]
     assert told[0].startswith(
         "1. CUDA graphs are off: 500 launches for 500 operations a step leave the GPU idle for 1.10 ms"
@@ -253,3 +255,62 @@ def test_schema_is_that_of_the_tables(worked_example):
         (spec,) = (spec for spec in floor_recipe.TABLES if spec.name == name)
         assert table.column_names == [column for column in spec.names if column not in ("report", "rank")]
         assert {field.type for field in table.schema} <= {pa.int64(), pa.float64(), pa.string(), pa.bool_()}
+
+
+def test_what_follows_the_last_step_is_not_taken_for_nothing(exporter, tmp_path):
+    report = FIXTURES / "decode_graph.nsys-rep"
+    done = pack("run", "llm_decode_floor", "--input", report, "--output", tmp_path / "out")
+    steps = pd.read_parquet(tmp_path / "out" / "steps.parquet").iloc[:-1]
+    between_ms = (steps["period_ns"] - steps["duration_ns"]).mean() / 1e6
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("between steps"))
+    assert line.split()[-1] == f"{between_ms:.3f}"
+
+
+def test_range_that_cuts_steps_rates_only_whole_ones(exporter):
+    path = export(FIXTURES / "decode_graph.nsys-rep", exporter)
+    capture = read_capture(open_export(path), Span(20_000_000, 35_000_000), RULES, launches=True)
+    tables = {name: table.to_pandas() for name, table in analyse(capture, Settings(None, FloorSettings())).items()}
+    assert tables["steps"][["step", "edge"]].to_numpy().tolist() == [[1, True], [2, False], [3, True]]
+    assert tables["phases"][["steps", "duration_p50_ns"]].to_numpy().tolist() == [[1, 6_787_571]]
+
+
+def test_batch_of_the_ranges_goes_before_the_option(sqlite_of):
+    floor = analysed(sqlite_of(newest("decode_batches_graph")), FloorSettings(model=LLAMA, batch=4, context=1))["floor"]
+    assert floor["kv_bytes"].tolist() == [131_072, 16 * 131_072, 64 * 131_072]
+
+
+def test_family_below_its_floor_is_left_whole(exporter):
+    path = export(FIXTURES / "decode_graph.nsys-rep", exporter)
+    tables = analysed(path, FloorSettings(model=load_model("llama-3.1-70b"), context=1027))
+    assert {"gemm", "attention"} <= set(tables["step_parts"]["part"])
+    assert "weights_floor" not in set(tables["step_parts"]["part"])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--params", "8", "--weight-dtype", "bf16"], ["--weight-bytes", "16"], ["--batch", "0"], ["--batch", "16.5"]],
+)
+def test_sizes_that_make_no_sense_are_usage_errors(options, make_export):
+    done = pack("run", "llm_decode_floor", "--input", make_export(), *options)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_billions_of_parameters_are_written_with_b():
+    read = [floor_recipe._count("8.03B"), floor_recipe._count("8.03G"), floor_recipe._weight_bytes("16.1GB"),
+            floor_recipe._size("3.35TB/s"), floor_recipe._size("3.35T")]  # fmt: skip
+    assert read == pytest.approx([8.03e9, 8.03e9, 16.1e9, 3.35e12, 3.35e12])
+    assert floor_recipe._tokens("32k") == 32_000
+
+
+def test_two_models_at_once_are_refused(make_export):
+    done = pack("run", "llm_decode_floor", "--input", make_export(), "--model", "llama-3.1-8b", "--weight-bytes", "16G")
+    assert done.returncode == 1
+    assert "--model and --weight-bytes each say how large the model is" in done.stderr
+
+
+def test_quality_names_steps_without_work(sqlite_of, tmp_path):
+    path = sqlite_of(FIXTURES / "2023.4.4" / "broken_startup.nsys-rep")
+    done = pack("run", "llm_decode_floor", "--input", path, "--output", tmp_path / "out")
+    assert "quality: warn" in done.stdout
+    assert "5 of 5 steps have no GPU work" in done.stdout

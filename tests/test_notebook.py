@@ -29,7 +29,7 @@ print(DATA["t"])
 def test_cells_come_from_the_template(tmp_path):
     path = tmp_path / "notebook.py"
     path.write_text(TEMPLATE)
-    notebook = json.loads(render(path, {"t": pa.table({"a": [1]})}))
+    notebook = json.loads(render(path, {"t": pa.table({"a": [1]})}, ""))
     assert [cell["cell_type"] for cell in notebook["cells"]] == ["markdown", "code", "code"]
     assert notebook["cells"][0]["source"] == "# Title\nText."
     assert notebook["cells"][2]["source"] == 'print(DATA["t"])'
@@ -39,7 +39,7 @@ def test_hostile_names_stay_data(tmp_path):
     path = tmp_path / "notebook.py"
     path.write_text(TEMPLATE)
     names = ['"""\nimport os', "'); DROP", "\\", "</script>", "# %%", "\u2028", "a\0b"]
-    notebook = json.loads(render(path, {"t": pa.table({"a": names})}))
+    notebook = json.loads(render(path, {"t": pa.table({"a": names})}, ""))
     assert len(notebook["cells"]) == 3
     scope: dict = {}
     exec(notebook["cells"][1]["source"], scope)

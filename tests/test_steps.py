@@ -97,7 +97,8 @@ def projected(nsys, path: Path, tmp_path: Path) -> list[dict[str, str]]:
 @pytest.mark.parametrize(
     "report",
     [*(FIXTURES / f"{name}.nsys-rep" for name in ("decode_eager", "decode_graph")),
-     *(newest(name) for name in ("decode_batches_eager", "decode_batches_graph", "serving_vllm", "layers", "tp_graph_rank0"))],
+     *(newest(name) for name in ("decode_batches_eager", "decode_batches_graph", "serving_vllm", "layers",
+                                 "tp_graph_rank0"))],
     ids=lambda path: path.stem,
 )  # fmt: skip
 def test_projection_equals_nsights_to_the_nanosecond(report, sqlite_of, nsys, tmp_path):
@@ -165,14 +166,14 @@ def test_inferred_steps_are_those_of_the_ranges(name, exporter):
 
 def test_profiler_stop_inside_a_step_makes_it_an_edge(sqlite_of):
     capture = read(sqlite_of(newest("broken_stop_inside")))
-    edge = edge_steps(capture.report, capture.work, capture.steps, capture.attribution)
+    edge = edge_steps(capture)
     assert edge.tolist() == [False] * 4 + [True]
 
 
 def test_good_captures_have_no_edges(sqlite_of):
     for name in ("decode_batches_eager", "decode_batches_graph", "serving_vllm", "training_fused"):
         capture = read(sqlite_of(newest(name)))
-        assert not edge_steps(capture.report, capture.work, capture.steps, capture.attribution).any(), name
+        assert not edge_steps(capture).any(), name
 
 
 MAIN, AUTOGRAD, LOADER = (P + thread for thread in (1, 2, 3))
@@ -286,7 +287,7 @@ def test_launch_without_an_operation_marks_its_step(made):
         [(50, 60, P, 1), (250, 260, P, 3)], [(40, 45, MAIN, 1), (60, 65, MAIN, 2), (240, 245, MAIN, 3)], STEPS
     )
     assert capture.attribution.lost.tolist() == [1, 0]
-    edge = edge_steps(capture.report, capture.work, capture.steps, capture.attribution)
+    edge = edge_steps(capture)
     assert edge.tolist() == [True, False]
 
 
@@ -294,7 +295,7 @@ def test_range_that_was_never_closed_is_an_edge(made):
     open_ended = [(0, 100, MAIN, "step 0", 59), (200, None, MAIN, "step 1", 59)]
     capture = made([(50, 60, P, 1), (250, 260, P, 2)], [(40, 45, MAIN, 1), (240, 245, MAIN, 2)], open_ended)
     assert capture.attribution.step.tolist() == [0, 1]
-    assert edge_steps(capture.report, capture.work, capture.steps, capture.attribution).tolist() == [False, True]
+    assert edge_steps(capture).tolist() == [False, True]
 
 
 def test_period_runs_to_the_next_step_on_the_device(made):
@@ -324,3 +325,16 @@ def test_one_matching_range_is_no_rule(made):
     assert len(capture.steps) == 0
     assert capture.phase_rule() is None
     assert [phase for phase, _ in capture.phases()] == [ALL]
+
+
+def test_time_range_marks_the_steps_that_it_cuts(exporter):
+    from recipes.nsight.export import export
+
+    path = export(FIXTURES / "decode_graph.nsys-rep", exporter)
+    whole = read(path)
+    capture = read_capture(open_export(path), Span(20_000_000, 35_000_000), RULES)
+    assert len(capture.work) < len(whole.work)
+    assert capture.within.tolist() == [False, True, True, True, False]
+    assert capture.cut.tolist() == [False, True, False, True, False]
+    assert edge_steps(capture).tolist() == [True, True, False, True, True]
+    assert counts(capture)[2] == 1042
