@@ -35,8 +35,8 @@ class Settings:
     floor: FloorSettings
 
 
-def analyse(capture: Capture, settings: Settings) -> dict[str, pa.Table]:
-    """The tables of one report, without the columns report and rank."""
+def analyse(capture: Capture, settings: Settings) -> tuple[dict[str, pa.Table], list[str]]:
+    """The tables of one report, without the columns report and rank, and what is wrong with the floors in words."""
     work, steps = capture.work, capture.steps
     projection = project(work, capture.attribution.step, steps)
     names = name_families(work, families.load_rules(settings.families))
@@ -45,19 +45,19 @@ def analyse(capture: Capture, settings: Settings) -> dict[str, pa.Table]:
     parts = step_parts(capture, projection, family, in_passes, names.families)
     edge = edge_steps(capture) if len(steps) else np.zeros(0, dtype=bool)
     step_rows = _step_rows(capture, projection, parts, edge)
-    groups = _groups(step_rows)
-    rated = rate(capture, [_phase_row(step_rows, *group) for group in groups.items()], settings.floor)
+    phase_rows = [_phase_row(step_rows, *group) for group in _groups(step_rows).items()]
+    rated = rate(capture, phase_rows, settings.floor)
     for one in rated:
         if one.floor is not None and one.floor.floor_ns:
             parts = split_at_floor(parts, _entries(projection, capture, one.row), one.floor)
-    phases = _columns([_phase_row(step_rows, *group) for group in groups.items()], PHASES)
     tables = {
         STEPS: step_rows,
         STEP_PARTS: _part_rows(capture, projection, parts),
-        PHASES: phases,
+        PHASES: _columns(phase_rows, PHASES),
         FLOOR: floor_columns(rated),
     }
-    return {table.name: _table(table, columns) for table, columns in tables.items()}
+    remarks = list(dict.fromkeys(remark for one in rated for remark in one.remarks))
+    return {table.name: _table(table, columns) for table, columns in tables.items()}, remarks
 
 
 def _entries(projection: Projection, capture: Capture, row: dict[str, Any]) -> np.ndarray:
@@ -91,7 +91,7 @@ def _step_rows(capture: Capture, projection: Projection, parts: dict, edge: np.n
         "busy_ns": [*(projection.duration_ns - idle_ns).tolist(), *none],
         "idle_ns": [*np.asarray(idle_ns).tolist(), *none],
         "operations": [*projection.operations.tolist(), *([0] * len(silent))],
-        "launches": capture.attribution.launches[step],
+        "launches": [*_launches(capture, projection).tolist(), *([0] * len(silent))],
         "edge": edge[step],
         "inferred": np.full(len(step), steps.inferred),
     }
@@ -101,6 +101,17 @@ def _between_steps(projection: Projection) -> np.ndarray:
     """From the end of a step to the next step's start; nothing where steps overlap or none follows."""
     rest_ns = projection.period_ns - projection.duration_ns
     return np.where((projection.period_ns == NONE) | (rest_ns < 0), 0, rest_ns)
+
+
+def _launches(capture: Capture, projection: Projection) -> np.ndarray:
+    """The distinct calls that launched the operations of each step on each device."""
+    if len(capture.work.devices.numbers) <= 1:
+        return capture.attribution.launches[projection.step]
+    launch = capture.launches.of_operation
+    known = (projection.of_operation >= 0) & (launch >= 0)
+    width = len(capture.launches.start_ns) + 1
+    pairs = np.unique(projection.of_operation[known].astype(np.int64) * width + launch[known])
+    return np.bincount(pairs // width, minlength=len(projection))
 
 
 def _part_rows(capture: Capture, projection: Projection, parts: dict[str, np.ndarray]) -> dict[str, Any]:

@@ -84,8 +84,9 @@ def _between(group: Mapping[str, Any], parts: Mapping[str, float]) -> Iterator[F
     between_ns = parts.get("between_steps", 0)
     if between_ns > _WORTH * group["duration_ns"]:
         yield Finding(
-            f"{format_ns(between_ns)} pass between the end of a step and the next one's start (launch of the next, "
-            "sampling, scheduling, detokenising): prepare the next step while this one runs",
+            f"{format_ns(between_ns)} pass between the end of a step and the next one's start"
+            + (" (launch of the next, sampling, scheduling, detokenising)" if group["decodes"] else "")
+            + ": prepare the next step while this one runs",
             between_ns,
         )
 

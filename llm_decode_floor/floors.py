@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from llm_decode_floor.floor import ATTAINABLE, Floor, Step, below_floor, floor_of
+from llm_decode_floor.floor import ATTAINABLE, Floor, Step, below_floor, floor_of, flop_utilisation
 from llm_decode_floor.flop import prefill_flop, train_flop
 from llm_decode_floor.model import Model
 from llm_decode_floor.model_bytes import SINGLE, Layout
@@ -49,10 +49,20 @@ class Rated:
     context: float | None
 
     @property
-    def below_floor(self) -> str | None:
-        """The finding that the step is faster than its floor allows, if so."""
+    def remarks(self) -> list[str]:
+        """What shows that an input is wrong, and what must be said of the bandwidth."""
         duration_ns = self.row["duration_p50_ns"]
-        return below_floor(self.floor, duration_ns) if self.floor and duration_ns else None
+        found = []
+        if self.floor and duration_ns:
+            found.append(below_floor(self.floor, duration_ns))
+        if self.flop and self.peak_flop_per_s and duration_ns:
+            try:
+                flop_utilisation(self.flop, duration_ns, self.peak_flop_per_s)
+            except PackError as error:
+                found.append(f"{self.row['phase']}: {error}")
+        if self.floor:
+            found.append(self.bandwidth.remark)
+        return [remark for remark in found if remark]
 
 
 def rate(capture: Capture, phase_rows: list[dict[str, Any]], settings: FloorSettings) -> list[Rated]:
@@ -191,6 +201,7 @@ def check_settings(settings: FloorSettings) -> None:
     if settings.gpu:
         choose_gpu(settings.gpu)
     if settings.model is not None:
-        floor_of(settings.model, Step(settings.batch or 1), None, replace(settings.layout), settings.attainable)
+        step = Step(settings.batch or 1, settings.context, settings.tokens_per_step or 1, settings.kv_dtype)
+        floor_of(settings.model, step, None, settings.layout, settings.attainable)
     elif settings.layout != SINGLE or settings.context or settings.kv_dtype:
         raise PackError("--tp, --pp, --ep, --kv-dtype and --context say something of a model; give --model as well")

@@ -20,7 +20,12 @@ pd.set_option("display.max_colwidth", 90)
 DATA = {}
 
 # %%
-tables = {name: pd.read_csv(io.StringIO(text), keep_default_na=False, na_values=[""]) for name, text in DATA.items()}
+# Names stay text, whatever they look like.
+TEXTS = dict.fromkeys(("report", "path", "phase", "text", "family", "group", "name", "short_name", "part"), str)
+tables = {
+    name: pd.read_csv(io.StringIO(text), keep_default_na=False, na_values=[""], dtype=TEXTS)
+    for name, text in DATA.items()
+}
 files, steps, parts, phases, floor = (tables[name] for name in ("files", "steps", "parts", "phases", "floor"))
 # Names come from the traced program: plotly would read tags in them.
 for frame in (steps, parts, phases, floor):

@@ -55,7 +55,7 @@ def add_options(add: Add) -> None:
     add("--batch", type=_tokens, metavar="N", help="Sequences in a step, if the ranges do not tell")
     add(
         "--tokens-per-step",
-        type=float,
+        type=_tokens_per_step,
         metavar="N",
         help="Tokens a sequence in a step, more than 1 with speculative decoding",
     )
@@ -118,7 +118,10 @@ def _number(text: str, suffixes: dict[str, float], rest: str, example: str) -> f
     match = re.fullmatch(rf"(?i)(\d+(?:\.\d+)?(?:e\d+)?) ?([a-z]?){rest}", text.strip())
     if not match or match[2].lower() not in suffixes:
         raise argparse.ArgumentTypeError(f"{text!r} is no number here; write {example}")
-    return float(match[1]) * suffixes[match[2].lower()]
+    number = float(match[1]) * suffixes[match[2].lower()]
+    if not 0 < number < 1e18:
+        raise argparse.ArgumentTypeError(f"{text!r} is out of all bounds; write {example}")
+    return number
 
 
 def _size(text: str) -> float:
@@ -150,9 +153,19 @@ def _tokens(text: str) -> int:
     return int(number)
 
 
+def _tokens_per_step(text: str) -> float:
+    number = _number(text, {"": 1}, "", "1.8 or 4")
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is less than one token a step; write 1.8 or 4")
+    return number
+
+
 def _time(text: str) -> float:
     """A time with its unit, in ns."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(ns|us|ms|s)", text.strip())
     if not match:
         raise argparse.ArgumentTypeError(f"{text!r} is no time; write 15.2ms or 800us")
-    return float(match[1]) * _TIMES_NS[match[2]]
+    time_ns = float(match[1]) * _TIMES_NS[match[2]]
+    if not time_ns:
+        raise argparse.ArgumentTypeError("a step takes some time; write 15.2ms or 800us")
+    return time_ns

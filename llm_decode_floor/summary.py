@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from llm_decode_floor.analysis import BETWEEN_STEPS, Settings
 from llm_decode_floor.findings import findings
-from llm_decode_floor.floor import Floor, Step, below_floor, floor_of
+from llm_decode_floor.floor import Floor, Step, floor_of
 from llm_decode_floor.floors import DECODE_PHASES
 from recipes.text_table import text_table
 from recipes.units import format_count, format_ms, format_ns, format_share
@@ -120,9 +120,6 @@ def _doubts(group: dict[str, Any], parts: dict[str, float]) -> list[str]:
     floor = group["floor"]
     if floor is None:
         return []
-    below = below_floor(floor, group["duration_ns"])
-    if below:
-        return [below]
     doubts = []
     for family, what, floor_ns in (
         ("gemm", "the weights", floor.weight_ns),
@@ -145,16 +142,16 @@ def _verdict(lead: pd.Series, group: dict[str, Any], tables: dict[str, pa.Table]
     period = "" if pd.isna(lead["period_p50_ns"]) else f", {format_ns(lead['period_p50_ns'])} start to start"
     projected = f"{format_ns(lead['duration_p50_ns'])} projected (p50 of {format_count(lead['steps'], 'step')})"
     text = f"{_name(lead)} on {gpu}{place}: {projected}{period}"
-    floor = group["floor"]
+    floor, row = group["floor"], group["row"]
     if floor is not None:
-        cache = "" if floor.kv_ns is None else f" + KV {format_ns(floor.kv_ns)}"
+        width = row["bandwidth_bytes_per_s"]
+        cache = "" if pd.isna(row["kv_bytes"]) else f" + KV {format_ns(row['kv_bytes'] / width * 1e9)}"
         shortcut = f"; all weights would be {format_ns(floor.shortcut_ns)}" if floor.shortcut_ns else ""
-        ratio = lead["duration_p50_ns"] / floor.floor_ns
         text += (
-            f"; floor {format_ns(floor.floor_ns)} at {floor.bandwidth_bytes_per_s / 1e12:.3g} TB/s "
-            f"(weights {format_ns(floor.weight_ns)}{cache}{shortcut}): {ratio:.2f}x"
+            f"; floor {format_ns(row['floor_ns'])} at {width / 1e12:.3g} TB/s "
+            f"(weights {format_ns(row['weight_bytes'] / width * 1e9)}{cache}{shortcut}): {row['ratio']:.2f}x"
         )
-        if ratio < 1:
+        if row["ratio"] < 1:
             text += ", below the floor: an input is wrong"
     return text
 

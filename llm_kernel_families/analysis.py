@@ -74,8 +74,8 @@ def check(settings: Settings) -> None:
     families.load_rules(settings.families)
 
 
-def analyse(capture: Capture, settings: Settings) -> dict[str, pa.Table]:
-    """The tables of one report, without the columns report and rank."""
+def analyse(capture: Capture, settings: Settings) -> tuple[dict[str, pa.Table], list[str]]:
+    """The tables of one report, without the columns report and rank; there is nothing to remark."""
     work = capture.work
     names = name_families(work, families.load_rules(settings.families))
     family_parts, kernel_parts = [], []
@@ -85,7 +85,7 @@ def analyse(capture: Capture, settings: Settings) -> dict[str, pa.Table]:
             by_name = _by_name(work.name[rows], work.end_ns[rows] - work.start_ns[rows])
             family_parts.append((phase, device, _family_rows(work, names, rows, by_name)))
             kernel_parts.append((phase, device, _kernel_rows(work, names, by_name)))
-    return {"families": _stack(FAMILIES, family_parts), "kernels": _stack(KERNELS, kernel_parts)}
+    return {"families": _stack(FAMILIES, family_parts), "kernels": _stack(KERNELS, kernel_parts)}, []
 
 
 def _family_rows(work: GpuWork, names: NameFamilies, rows: np.ndarray | slice, by_name: dict) -> dict:

@@ -19,7 +19,12 @@ pd.set_option("display.max_colwidth", 90)
 DATA = {}
 
 # %%
-tables = {name: pd.read_csv(io.StringIO(text), keep_default_na=False, na_values=[""]) for name, text in DATA.items()}
+# Names stay text, whatever they look like.
+TEXTS = dict.fromkeys(("report", "path", "phase", "text", "family", "group", "name", "short_name", "part"), str)
+tables = {
+    name: pd.read_csv(io.StringIO(text), keep_default_na=False, na_values=[""], dtype=TEXTS)
+    for name, text in DATA.items()
+}
 files, families, kernels = tables["files"], tables["families"], tables["kernels"]
 families["ms"] = families["time_ns"] / 1e6
 kernels["ms"] = kernels["time_ns"] / 1e6

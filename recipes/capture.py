@@ -39,7 +39,7 @@ class Capture:
         if not len(self.steps):
             return everything
         step = self.attribution.step
-        phase = np.where(step >= 0, self.steps.phase[step], -1)
+        phase = np.where(step >= 0, self.steps.phase[np.maximum(step, 0)], -1)
         named = [(name, phase == code) for code, name in enumerate(self.steps.phases)]
         return [*everything, *named, (OUTSIDE, phase < 0)]
 
@@ -49,6 +49,17 @@ class Capture:
             return None
         rules = {f"{rule} ({count:,} steps)" for rule, count in self.steps.rules.values()}
         return "; ".join(sorted(rules))
+
+    def coverage(self) -> str:
+        """How the steps were found and the share of GPU time in them, by the way it came there; empty without steps."""
+        ways = self.attributed_by_way()
+        if not ways:
+            return ""
+        shares = [f"{share * 100:.1f} % by {way}" for way, share in ways.items() if share]
+        outside = f"{(1 - sum(ways.values())) * 100:.1f} % outside"
+        if self.steps.inferred:
+            shares = [f"{sum(ways.values()) * 100:.1f} % in steps"]
+        return f"{self.phase_rule()}; of GPU time {', '.join([*shares, outside])}"
 
     def attributed_share(self) -> float | None:
         """The share of GPU time that lies in steps; None without steps."""

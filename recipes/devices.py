@@ -41,10 +41,12 @@ def find_devices(report: Report, global_pid: np.ndarray, device_id: np.ndarray) 
     pairs, of_operation = _distinct_pairs(global_pid, device_id)
     pids = [int(pid) for pid in pid_of(np.array([pair[0] for pair in pairs], dtype=np.int64))]
     seen = [(pid, ordinal) for pid, (_, ordinal) in zip(pids, pairs, strict=True)]
-    numbers, remark = _numbers(seen, _gpu_ids(report))
+    gpu_ids = _gpu_ids(report)
+    numbers, remark = _numbers(seen, gpu_ids)
     distinct = sorted(set(numbers))
     index = np.array([distinct.index(number) for number in numbers], dtype=np.int32)
-    names = _gpu_names(report, dict(zip(numbers, seen, strict=True)), kept_apart=bool(remark))
+    mapped = bool(seen) and all(pair in gpu_ids for pair in seen)
+    names = _gpu_names(report, dict(zip(numbers, seen, strict=True)), mapped=mapped, kept_apart=bool(remark))
     devices = Devices(distinct, [names.get(number, "") for number in distinct], sorted(set(pids)), remark)
     return devices, index[of_operation]
 
@@ -85,7 +87,9 @@ def _gpu_ids(report: Report) -> dict[tuple[int, int], int]:
     return {(pid, cuda): gpu for pid, cuda, gpu in zip(*columns, strict=True) if gpu is not None}
 
 
-def _gpu_names(report: Report, seen: dict[int, tuple[int, int]], *, kept_apart: bool) -> dict[int, str]:
+def _gpu_names(
+    report: Report, seen: dict[int, tuple[int, int]], *, mapped: bool, kept_apart: bool
+) -> dict[int, str]:
     """The GPU name of each device number, where it is known."""
     rows = report.read(schema.GPUS, ["gpu_id", "cuda_device", "name"])
     by_gpu = dict(zip(rows["gpu_id"].to_pylist(), rows["name"].to_pylist(), strict=True))
@@ -95,6 +99,6 @@ def _gpu_names(report: Report, seen: dict[int, tuple[int, int]], *, kept_apart: 
         return dict.fromkeys(seen, every.pop())
     if kept_apart:
         return {}
-    if report.has(schema.CUDA_DEVICES):
+    if mapped:
         return by_gpu
     return {number: by_ordinal.get(ordinal, "") for number, (_, ordinal) in seen.items()}

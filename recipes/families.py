@@ -53,6 +53,8 @@ LONGEST = 1024  # bounds the time that one hostile name can take
 TELLING = 320  # the same for the packaged rules: in 2,000 names the word that decides ended before character 140
 PROBES = ("a", "Z")  # a pattern that finds itself in both finds itself in nearly every name
 
+RESERVED = re.compile(r"idle_.*|other_work|between_steps|.*_floor")  # parts of a step that are no family
+
 LOCAL_SCOPE = re.compile(r"\(anonymous namespace\)::|<unnamed>::|\{anonymous\}::|_(?:INTERNAL|GLOBAL__N)_\w*?::")
 RETURN_TYPE = re.compile(r"(?:static )?(?:void |(?:typename )?(?:std::)?enable_if<.*?>::type )")
 MANGLED_PART = re.compile(r"L[a-zA-Z]?n?\d+E|[STE][0-9A-Z]*_|(\d+)(?=[A-Za-z_])")
@@ -178,6 +180,8 @@ def _rule(pattern: str, family: object, where: str, flags: int) -> Rule:
         raise PackError(f"{where}: the pattern is empty; write a regular expression")
     if not isinstance(family, str) or not family.strip() or not family.strip().isprintable():
         raise PackError(f"{where}: the family is {family!r:.60}; write a name such as gemm")
+    if RESERVED.fullmatch(family.strip()):
+        raise PackError(f"{where}: the family {family.strip()!r} is the name of another part of a step; choose another")
     if not pattern.isprintable():
         raise PackError(f"{where}: control character in the pattern {pattern!r}; write an escape such as \\t")
     try:

@@ -136,7 +136,14 @@ def _names(report: Report) -> tuple[np.ndarray, list[str], list[str], list[int]]
         codes.append(code + np.int32(len(names)) if names else code)
         names += long
         short_names += short
-    return np.concatenate(codes), names, short_names, [len(code) for code in codes]
+    counts = [len(code) for code in codes]
+    code = np.concatenate(codes)
+    if len(set(names)) < len(names):
+        # One name may have several codes: kinds of copies, names that are missing or empty.
+        first: dict[str, int] = {}
+        place = np.array([first.setdefault(name, number) for number, name in enumerate(names)], dtype=np.int32)
+        code = place[code]
+    return code, names, short_names, counts
 
 
 def _names_of_kind(report: Report, kind: int) -> tuple[np.ndarray, list[str], list[str]]:

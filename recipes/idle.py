@@ -60,8 +60,14 @@ class HostActivity:
         self._threads = np.unique(threads)
         calls, line, syncs = _calls_on(report, self._threads)
         overhead = intervals.merge(*_ordered(*_times(report, schema.OVERHEAD)))
-        latest = [int(times.max()) for times in (calls[1], overhead[1]) if len(times)]
-        self._length = max(latest, default=0) + 1
+        known = [times for times in (*calls, *overhead) if len(times)]
+        # Events before the session's start have negative times.
+        self._lowest = min((int(times.min()) for times in known), default=0)
+        self._length = max((int(times.max()) for times in known), default=0) - self._lowest + 1
+        if self._lowest < 0:
+            calls, overhead = (tuple(times - self._lowest for times in pair) for pair in (calls, overhead))
+        else:
+            self._lowest, self._length = 0, self._length + self._lowest
         self._profiler = _Line(overhead, len(self._threads), self._length)
         self._any = self._beside_profiler(calls, line)
         self._sync = self._beside_profiler(tuple(times[syncs] for times in calls), line[syncs])
@@ -89,7 +95,9 @@ class HostActivity:
     def _place(self, thread: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray) -> Intervals:
         line = np.minimum(np.searchsorted(self._threads, thread), max(len(self._threads) - 1, 0))
         # Beyond the last event nothing is known, and the next thread's line begins.
-        return tuple(np.clip(times, 0, self._length - 1) + line * self._length for times in (start_ns, end_ns))
+        return tuple(
+            np.clip(times - self._lowest, 0, self._length - 1) + line * self._length for times in (start_ns, end_ns)
+        )
 
 
 class _Line:

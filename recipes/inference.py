@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from recipes.attribution import OUTSIDE, Attribution
-from recipes.gpu_work import GpuWork, read_correlation
+from recipes.gpu_work import MEMCPY, GpuWork, read_correlation
 from recipes.phases import Meaning
 from recipes.report.report import Report
 from recipes.steps import Steps
@@ -19,43 +19,58 @@ _ALIKE = 0.98
 
 
 def infer_steps(report: Report, work: GpuWork) -> tuple[Steps, Attribution]:
-    """Steps of the process and device with the most work, from a repeating sequence of operations.
+    """Steps of each process and device, from a sequence of operations that repeats over and over.
 
-    A step is a sequence of operations that repeats over and over; it is cut where the GPU waits longest between two
-    operations in every repetition, since the host comes between steps. No steps when nothing repeats.
+    A repetition begins where the GPU waits longest between two operations in every one, since the host comes between
+    steps; a name that occurs once a step finds that place again in each. Where nothing repeats there are no steps.
     """
-    rows = _main_sequence(work)
-    name = _joint_names(work)[rows]
+    step_of = np.full(len(work), OUTSIDE, dtype=np.int32)
+    found: list[tuple[int, np.ndarray]] = []
+    for process, own, _ in read_correlation(report, work):
+        for device in range(len(work.devices.numbers)):
+            rows = np.arange(len(work))[own]
+            rows = rows[work.device[rows] == device]
+            rows = rows[np.argsort(work.start_ns[rows], kind="stable")]
+            found += [(process, rows[first:last]) for first, last in _repetitions(work, rows)]
+    for number, (_, rows) in enumerate(found):
+        step_of[rows] = number
+    return _steps(work, found), _attribution(report, work, step_of, len(found))
+
+
+def _repetitions(work: GpuWork, rows: np.ndarray) -> list[tuple[int, int]]:
+    """First and last place of each step in a sequence of operations; none when nothing repeats."""
+    name = _joint_names(work, rows)
     found = _period(name)
     if found is None:
-        return _none(len(work))
-    first, length = found
-    first += _cut(work.start_ns[rows], work.end_ns[rows], first, length)
-    count = (len(rows) - first) // length
-    if count < LEAST_STEPS:
-        return _none(len(work))
-    steps = rows[first : first + count * length].reshape(count, length)
-    step_of = np.full(len(work), OUTSIDE, dtype=np.int32)
-    step_of[steps] = np.arange(count, dtype=np.int32)[:, np.newaxis]
-    return _steps(work, steps), _attribution(report, work, step_of, count)
+        return []
+    begin, length = found
+    begin += _cut(work.start_ns[rows], work.end_ns[rows], begin, length)
+    edges = _edges(name, begin, length)
+    return list(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)) if len(edges) > LEAST_STEPS else []
 
 
-def _main_sequence(work: GpuWork) -> np.ndarray:
-    """The operations of the device with the most of them, in order of start."""
-    if not len(work):
-        return np.zeros(0, dtype=np.int64)
-    device = int(np.bincount(work.device).argmax())
-    rows = np.flatnonzero(work.device == device)
-    return rows[np.argsort(work.start_ns[rows], kind="stable")]
+def _edges(name: np.ndarray, begin: int, length: int) -> np.ndarray:
+    """Where each step begins, and where the last one ends.
+
+    By the name nearest behind the beginning that occurs once a step; so an operation more or less in one step moves
+    no other.
+    """
+    pattern = name[begin : begin + length]
+    _, first, count = np.unique(pattern, return_index=True, return_counts=True)
+    once = np.sort(first[count == 1])
+    if not len(once):
+        return np.arange(begin, len(name) + 1, length)
+    marks = np.flatnonzero(name == pattern[once[0]]) - once[0]
+    marks = marks[marks >= begin]
+    end = marks[-1] + length if len(marks) and marks[-1] + length <= len(name) else None
+    return marks if end is None else np.append(marks, end)
 
 
-def _joint_names(work: GpuWork) -> np.ndarray:
+def _joint_names(work: GpuWork, rows: np.ndarray) -> np.ndarray:
     """Names as numbers, all copies as one: how many bytes are copied which way may vary from step to step."""
-    name = work.name.copy()
-    first = {text.partition(" ")[0]: code for code, text in reversed(list(enumerate(work.names)))}
-    for code, text in enumerate(work.names):
-        if text.startswith("memcpy"):
-            name[name == code] = first["memcpy"]
+    name = work.name[rows].copy()
+    copies = work.kind[rows] == MEMCPY
+    name[copies] = len(work.names)
     return name
 
 
@@ -108,21 +123,23 @@ def _cut(start_ns: np.ndarray, end_ns: np.ndarray, first: int, length: int) -> i
     return cut if typical_ns[cut] > 2 * typical_ns[0] else 0
 
 
-def _steps(work: GpuWork, steps: np.ndarray) -> Steps:
-    count = len(steps)
-    pid = np.full(count, work.devices.pids[0] if work.devices.pids else 0, dtype=np.int64)
+def _steps(work: GpuWork, found: list[tuple[int, np.ndarray]]) -> Steps:
+    count = len(found)
+    pid = np.array([process for process, _ in found], dtype=np.int64)
+    usual = np.median([len(rows) for _, rows in found]) if found else 0
     return Steps(
-        start_ns=work.start_ns[steps[:, 0]],
-        end_ns=work.end_ns[steps].max(axis=1),
+        start_ns=np.array([work.start_ns[rows].min() for _, rows in found], dtype=np.int64),
+        end_ns=np.array([work.end_ns[rows].max() for _, rows in found], dtype=np.int64),
         pid=pid,
         global_tid=np.zeros(count, dtype=np.int64),
         phase=np.zeros(count, dtype=np.int32),
-        closed=np.ones(count, dtype=bool),
+        # A step with an operation more or less than the others is not known to be whole.
+        closed=np.array([len(rows) == usual for _, rows in found], dtype=bool),
         by_thread=np.zeros(count, dtype=bool),
-        phases=[PHASE],
+        phases=[PHASE] if count else [],
         texts=[""] * count,
         meanings=[Meaning(PHASE)] * count,
-        rules={int(pid[0]): (RULE, count)},
+        rules={process: (RULE, int(np.count_nonzero(pid == process))) for process in set(pid.tolist())},
         busy_threads=np.zeros(0, dtype=np.int64),
         inferred=True,
     )
@@ -133,16 +150,10 @@ def _attribution(report: Report, work: GpuWork, step_of: np.ndarray, count: int)
     for _, rows, correlation_id in read_correlation(report, work):
         step = step_of[rows]
         inside = step >= 0
+        if not inside.any():
+            continue
         pairs = np.unique(np.stack([step[inside], correlation_id[inside]]), axis=1)
         launches += np.bincount(pairs[0], minlength=count)
     way = np.full(len(work), -1, dtype=np.int8)
     way[step_of >= 0] = 2
     return Attribution(step_of, way, launches, np.zeros(count, dtype=np.int64))
-
-
-def _none(operations: int) -> tuple[Steps, Attribution]:
-    empty = np.zeros(0, dtype=np.int64)
-    steps = Steps(empty, empty, empty, empty, empty.astype(np.int32), empty.astype(bool), empty.astype(bool),
-                  [], [], [], {}, empty, inferred=True)  # fmt: skip
-    outside = np.full(operations, OUTSIDE, dtype=np.int32)
-    return steps, Attribution(outside, np.full(operations, -1, dtype=np.int8), empty, empty)

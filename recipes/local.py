@@ -8,11 +8,13 @@ import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 
+from recipes.errors import PackError
 from recipes.nsight.export import Exporter
 from recipes.nsight.installation import best_installation
 from recipes.pack import describe
 from recipes.run import MapTasks, Outcome, Task, add_options, load_recipe, run
 
+_WORKERS = "NSYS_CONCURRENT_MAX_WORKERS"
 MODES = ("none", "concurrent", "dask-futures")
 
 
@@ -50,7 +52,10 @@ def _one_by_one(function: Callable[[Task], Outcome], tasks: Sequence[Task]) -> l
 
 
 def _concurrently(function: Callable[[Task], Outcome], tasks: Sequence[Task]) -> list[Outcome]:
-    workers = min(len(tasks), int(os.environ.get("NSYS_CONCURRENT_MAX_WORKERS", 0)) or os.cpu_count() or 1)
+    chosen = os.environ.get(_WORKERS, "")
+    if chosen and not (chosen.isdecimal() and int(chosen)):
+        raise PackError(f"{_WORKERS} is {chosen!r}; set it to a number of processes from 1")
+    workers = min(len(tasks), int(chosen or 0) or os.cpu_count() or 1)
     if workers < 2:
         return _one_by_one(function, tasks)
     with ProcessPoolExecutor(workers) as pool:
@@ -58,8 +63,6 @@ def _concurrently(function: Callable[[Task], Outcome], tasks: Sequence[Task]) ->
 
 
 def _with_dask(function: Callable[[Task], Outcome], tasks: Sequence[Task]) -> list[Outcome]:
-    from recipes.errors import PackError
-
     try:
         from distributed import Client
     except ImportError:

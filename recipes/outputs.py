@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -29,7 +31,8 @@ def choose_folder(name: str, output: str | None, *, force: bool) -> tuple[Path, 
     """
     if output is None:
         return _free(name), ""
-    folder = Path(output)
+    # Absolute, so that `.` has a name too.
+    folder = Path(os.path.abspath(output)) if Path(output).name in ("", "..") else Path(output)
     if not os.path.lexists(folder):
         return folder, ""
     if not force:
@@ -47,17 +50,32 @@ def _free(name: str) -> Path:
     return Path(f"{name}-{number}")
 
 
+# What recipes write, Nsight's own included.
+_WRITTEN = (".parquet", ".csv", ".ipynb", ".nsys-analysis", ".py")
+
+
 def _is_output(folder: Path) -> bool:
+    """Whether a folder is empty, or holds what recipes write and nothing else."""
     entries = list(folder.iterdir())
-    return not entries or any(entry.name.endswith(".nsys-analysis") for entry in entries)
+    ours = all(entry.is_file() and not entry.is_symlink() and entry.suffix in _WRITTEN for entry in entries)
+    return not entries or (ours and any(entry.suffix == ".nsys-analysis" for entry in entries))
+
+
+@dataclass
+class Output:
+    """A folder to write into, and the folder that it becomes: known for certain when it is in place."""
+
+    part: Path
+    folder: Path
 
 
 @contextlib.contextmanager
-def output_folder(folder: Path) -> Iterator[Path]:
-    """A new folder to write into, which takes the place of `folder` when the block ends well.
+def output_folder(folder: Path, *, force: bool) -> Iterator[Output]:
+    """A new folder to write into, which becomes `folder` when the block ends well.
 
-    It is made at once, so that an unwritable place is known before the work. An error leaves nothing behind.
-    PackError when the folder cannot be written; `choose_folder` says which may be replaced.
+    It is made at once, so that an unwritable place is known before the work. An error leaves nothing behind. With
+    `force` it replaces what `choose_folder` allowed to; without, when another run was faster, it becomes the next free
+    name. PackError when the folder cannot be written.
     """
     part: Path | None = None
     try:
@@ -65,9 +83,10 @@ def output_folder(folder: Path) -> Iterator[Path]:
             parent = folder.absolute().parent
             parent.mkdir(parents=True, exist_ok=True)
             part = Path(tempfile.mkdtemp(prefix=f".{folder.name}.part-", dir=parent))
-        yield part
+        output = Output(part, folder)
+        yield output
         with _writing(folder):
-            _put_in_place(part, folder)
+            output.folder = _replace(part, folder) if force else _put_in_place(part, folder)
     finally:
         if part is not None:
             shutil.rmtree(part, ignore_errors=True)
@@ -111,15 +130,44 @@ def _write_table(folder: Path, recipe: str, table: Table, rows: pa.Table, *, csv
         pyarrow.csv.write_csv(rows, folder / f"{table.name}.csv")
 
 
-def _put_in_place(part: Path, folder: Path) -> None:
+def _put_in_place(part: Path, folder: Path) -> Path:
+    """Gives the folder its name, or the next one when it is taken by now; never replaces anything."""
+    _make_readable(part)
+    stem, number = folder.name.rpartition("-")[::2]
+    stem, start = (stem, int(number)) if number.isdecimal() and stem else (folder.name, 0)
+    for place in (folder, *(folder.with_name(f"{stem}-{start + turn}") for turn in range(1, 10_000))):
+        # An empty folder would be replaced without an error.
+        if not os.path.lexists(place):
+            with contextlib.suppress(FileExistsError, NotADirectoryError):
+                try:
+                    part.rename(place)
+                    return place
+                except OSError as error:
+                    if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                        raise
+    raise PackError(f"{folder}: taken, and so are the next names; choose another --output")
+
+
+def _make_readable(part: Path) -> None:
     # mkdtemp made it private; an output is as readable as the user's other files.
     umask = os.umask(0)
     os.umask(umask)
     part.chmod(0o777 & ~umask)
-    if folder.exists():
-        old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.old-", dir=part.parent))
+
+
+def _replace(part: Path, folder: Path) -> Path:
+    """Puts the folder in place of what is there; that comes back when it cannot."""
+    if not os.path.lexists(folder):
+        return _put_in_place(part, folder)
+    _make_readable(part)
+    old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.old-", dir=part.parent))
+    try:
         folder.rename(old / folder.name)
-        part.rename(folder)
-        shutil.rmtree(old)
-    else:
-        part.rename(folder)
+        try:
+            part.rename(folder)
+        except OSError:
+            (old / folder.name).rename(folder)
+            raise
+    finally:
+        shutil.rmtree(old, ignore_errors=True)
+    return folder

@@ -17,6 +17,12 @@ PACKAGED = Path(__file__).with_name("phases.tsv")
 #: A rule is taken when at least so many ranges match.
 ENOUGH = 2
 USER_RULE = "user"
+#: So much of a text is read: engines' texts are far shorter, and patterns of users may be slow on long ones.
+LONGEST = 300
+# Names of phases that mean something else in the tables.
+_RESERVED = ("all", "outside")
+# Larger numbers are no counts, and would not fit into a table.
+_DIGITS = 15
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,7 @@ class PhaseRule:
 
     def meaning(self, text: str, domain: str = "") -> Meaning | None:
         """What a range's text says by this rule; None when it is no step by this rule."""
+        text = text[:LONGEST]
         for line in self.lines:
             if line.domain and line.domain.lower() != domain.lower():
                 continue
@@ -58,7 +65,8 @@ class PhaseRule:
 
 
 def _meaning(line: Line, groups: dict[str, str | None]) -> Meaning | None:
-    numbers = {name: int(text) for name, text in groups.items() if text and text.isdecimal()}
+    digits = {name: text for name, text in groups.items() if text and text.isdecimal() and len(text) <= _DIGITS}
+    numbers = {name: int(text) for name, text in digits.items()}
     context, generation = numbers.get("context", 0), numbers.get("generation", 0)
     phase = line.phase
     if phase == "<requests>":
@@ -69,6 +77,8 @@ def _meaning(line: Line, groups: dict[str, str | None]) -> Meaning | None:
         phase = (groups.get("phase") or "").lower()
     if not phase:
         return None
+    if phase in _RESERVED:
+        phase += " phase"
     return Meaning(
         phase,
         batch=numbers.get("batch", context + generation or None),
@@ -123,6 +133,8 @@ def _lines(text: str, file: str) -> Iterator[tuple[str, Line]]:
 def _line(where: str, rule: str, pattern: str = "", phase: str = "", domain: str = "", *_: str) -> tuple[str, Line]:
     if not pattern.strip() or not phase.strip():
         raise PackError(f"{where}: no pattern or no phase in this line; write pattern, tab, phase")
+    if phase.strip() in _RESERVED:
+        raise PackError(f"{where}: {phase.strip()!r} means something else in the tables; choose another phase")
     try:
         compiled = re.compile(pattern, re.IGNORECASE)
     except (re.error, OverflowError, RecursionError) as error:

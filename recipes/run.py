@@ -50,8 +50,8 @@ class Recipe(Protocol):
     def settings(self, args: argparse.Namespace) -> Any:
         """The recipe's own options as one value that pickles. PackError when they cannot work."""
 
-    def analyse(self, capture: Capture, settings: Any) -> dict[str, pa.Table]:
-        """The recipe's tables for one report, without the columns report and rank."""
+    def analyse(self, capture: Capture, settings: Any) -> tuple[dict[str, pa.Table], list[str]]:
+        """The recipe's tables for one report, without the columns report and rank, and what limits them in words."""
 
     def summarise(self, tables: dict[str, pa.Table], settings: Any) -> str:
         """The verdict line and the small table that are printed; {quality} stands for the quality line."""
@@ -66,6 +66,8 @@ class Outcome:
 
     tables: dict[str, pa.Table]
     file: dict[str, Any]
+    #: How the steps were found and what they cover, in words; empty without steps.
+    steps: str = ""
 
 
 @dataclass(frozen=True)
@@ -125,18 +127,19 @@ def run(
     if warning:
         warn(plain(warning))
     inputs = find_inputs(args.input)
-    with output_folder(folder) as part:
+    with output_folder(folder, force=args.force_overwrite) as output:
         outcomes = map_tasks(analyse_report, _tasks(recipe, inputs, args, settings, find_exporter))
         progress("")
         _report_unreadable(outcomes, warn, strict=args.strict)
         tables = {table: table.sorted(_joined(table, outcomes)) for table in recipe.TABLES}
         tables[FILES] = FILES.sorted(FILES.build({name: [o.file[name] for o in outcomes] for name in FILES.names}))
         by_name = {table.name: rows for table, rows in tables.items()}
-        summary = recipe.summarise(by_name, settings).replace("{quality}", _quality_line(outcomes))
-        summary = plain(summary, keep_lines=True)
+        # Only the first such line is the place of the quality line: names may hold anything.
+        before, _, after = recipe.summarise(by_name, settings).partition("\n{quality}")
+        summary = plain(f"{before}\n{_quality_line(outcomes)}{after}", keep_lines=True)
         template = ROOT / recipe.NAME / "notebook.py"
         write_outputs(
-            part,
+            output.part,
             folder,
             recipe.NAME,
             tables,
@@ -147,7 +150,7 @@ def run(
             },
         )
     print(summary)
-    return folder
+    return output.folder
 
 
 def _tasks(
@@ -199,7 +202,7 @@ def _analyse(task: Task, announce: Callable[[str], None]) -> Outcome:
     return_freed()
     work = capture.work
     verdict = quality.judge(capture, facts, filtered=task.span != Span())
-    tables = recipe.analyse(capture, task.settings)
+    tables, remarks = recipe.analyse(capture, task.settings)
     # A report of several processes has no rank of its own.
     ranked = len(work.devices.pids) <= 1 and facts.rank is not None
     row = _file_row(
@@ -215,11 +218,11 @@ def _analyse(task: Task, announce: Callable[[str], None]) -> Outcome:
         window_ns=quality.window_ns(work),
         phase_rule=capture.phase_rule(),
         attributed_share=capture.attributed_share(),
-        quality=verdict.quality,
+        quality="warn" if remarks and verdict.quality == "ok" else verdict.quality,
         status=verdict.status,
-        message="; ".join(text for text in (verdict.message, remark) if text),
+        message="; ".join(text for text in (verdict.message, *remarks, remark) if text),
     )
-    return Outcome(tables, row)
+    return Outcome(tables, row, capture.coverage())
 
 
 def _file_row(task: Task, **known: Any) -> dict[str, Any]:
@@ -259,13 +262,15 @@ def _quality_line(outcomes: list[Outcome]) -> str:
     if unreadable:
         read += f"; {format_count(unreadable, 'input')} could not be read"
     line = f"quality: {worst} ({read})"
+    told = {outcome.steps for outcome in outcomes if outcome.steps}
+    steps = [f"steps: {told.pop()}"] if len(told) == 1 else []
     limited = sorted((row for row in rows if row["message"]), key=lambda row: levels.index(row["quality"]))
     if len(outcomes) == 1:
-        return ": ".join([line, *(row["message"] for row in limited)])
+        return "\n".join([": ".join([line, *(row["message"] for row in limited)]), *steps])
     shown = [f"  {row['report']}: {row['message']}" for row in limited[:_SHOWN_FINDINGS]]
     if len(limited) > _SHOWN_FINDINGS:
         shown.append(f"  and {len(limited) - _SHOWN_FINDINGS} more reports: see files.parquet")
-    return "\n".join([line, *shown])
+    return "\n".join([line, *shown, *steps])
 
 
 def _manifest(recipe: Recipe, base: dict, inputs: list[Input], started: datetime) -> str:

@@ -46,34 +46,47 @@ def find_steps(ranges: Ranges, rules: Sequence[PhaseRule]) -> Steps:
     Of matching ranges inside each other on a thread (start and end ranges: in a process) the outermost is the step.
     """
     chosen: list[np.ndarray] = []
-    meanings: dict[int, Meaning] = {}
+    meanings: list[Meaning] = []
     taken: dict[int, tuple[str, int]] = {}
     for pid in np.unique(ranges.pid).tolist():
         rows = np.flatnonzero(ranges.pid == pid)
-        rule, found = _choose(ranges, rows, rules)
+        rule, found, which = _choose(ranges, rows, rules)
         if rule is None:
             continue
-        outermost = rows[_outermost(ranges, rows, np.array([found[key] is not None for key in _keys(ranges, rows)]))]
+        outermost = np.flatnonzero(_outermost(ranges, rows, np.array([one is not None for one in found])[which]))
         taken[pid] = (rule.name, len(outermost))
-        chosen.append(outermost)
-        meanings.update(zip(outermost.tolist(), (found[key] for key in _keys(ranges, outermost)), strict=True))
-    rows = np.sort(np.concatenate(chosen)) if chosen else np.zeros(0, dtype=np.int64)
-    ordered = [meanings[row] for row in rows.tolist()]
+        chosen.append(rows[outermost])
+        meanings += [found[number] for number in which[outermost].tolist()]
+    rows = np.concatenate(chosen) if chosen else np.zeros(0, dtype=np.int64)
+    order = np.argsort(rows, kind="stable")
+    rows, ordered = rows[order], [meanings[place] for place in order.tolist()]
     phases = sorted({meaning.phase for meaning in ordered})
+    code = {phase: number for number, phase in enumerate(phases)}
     return Steps(
         start_ns=ranges.start_ns[rows],
-        end_ns=ranges.end_ns[rows],
+        end_ns=_ends(ranges, rows),
         pid=ranges.pid[rows],
         global_tid=ranges.global_tid[rows],
-        phase=np.array([phases.index(meaning.phase) for meaning in ordered], dtype=np.int32),
+        phase=np.array([code[meaning.phase] for meaning in ordered], dtype=np.int32),
         closed=ranges.closed[rows],
         by_thread=ranges.by_thread[rows],
         phases=phases,
-        texts=[ranges.texts[code] for code in ranges.text[rows]],
+        texts=[ranges.texts[text] for text in ranges.text[rows].tolist()],
         meanings=ordered,
         rules=taken,
         busy_threads=np.setdiff1d(_talking_threads(ranges), ranges.global_tid[rows]),
     )
+
+
+def _ends(ranges: Ranges, rows: np.ndarray) -> np.ndarray:
+    """The end of each step; of one that was never closed, the start of its thread's next."""
+    end_ns = ranges.end_ns[rows].copy()
+    for place in np.flatnonzero(~ranges.closed[rows]).tolist():
+        later = rows[place + 1 :]
+        following = later[ranges.global_tid[later] == ranges.global_tid[rows[place]]]
+        if len(following):
+            end_ns[place] = ranges.start_ns[following[0]]
+    return end_ns
 
 
 def _talking_threads(ranges: Ranges) -> np.ndarray:
@@ -81,29 +94,28 @@ def _talking_threads(ranges: Ranges) -> np.ndarray:
     return np.unique(ranges.global_tid[ranges.by_thread & (ranges.domain == ranges.domains.index(""))])
 
 
-def _keys(ranges: Ranges, rows: np.ndarray) -> list[tuple[int, int]]:
-    """Text and domain of each row: what decides its meaning."""
-    return list(zip(ranges.text[rows].tolist(), ranges.domain[rows].tolist(), strict=True))
-
-
-def _choose(ranges: Ranges, rows: np.ndarray, rules: Sequence[PhaseRule]) -> tuple[PhaseRule | None, dict]:
-    """The rule for a process, and the meaning of each text and domain by it."""
+def _choose(
+    ranges: Ranges, rows: np.ndarray, rules: Sequence[PhaseRule]
+) -> tuple[PhaseRule | None, list[Meaning | None], np.ndarray]:
+    """The rule for a process, the meaning of each distinct text by it, and which of these each row has."""
     code = ranges.text[rows].astype(np.int64) * len(ranges.domains) + ranges.domain[rows]
-    distinct, counts = np.unique(code, return_counts=True)
-    keys = [divmod(number, len(ranges.domains)) for number in distinct.tolist()]
+    distinct, which, counts = np.unique(code, return_inverse=True, return_counts=True)
+    named = [divmod(number, len(ranges.domains)) for number in distinct.tolist()]
     for rule in rules:
-        found = {(text, domain): rule.meaning(ranges.texts[text], ranges.domains[domain]) for text, domain in keys}
-        matches = sum(count for key, count in zip(keys, counts.tolist(), strict=True) if found[key] is not None)
-        if matches >= ENOUGH:
-            return rule, found
-    return None, {}
+        found = [rule.meaning(ranges.texts[text], ranges.domains[domain]) for text, domain in named]
+        if sum(count for one, count in zip(found, counts.tolist(), strict=True) if one is not None) >= ENOUGH:
+            return rule, found, which.ravel()
+    return None, [], which.ravel()
 
 
 def _outermost(ranges: Ranges, rows: np.ndarray, matching: np.ndarray) -> np.ndarray:
     """Which of the rows match and lie in no other matching one of their thread (or process)."""
     group = np.where(ranges.by_thread[rows], ranges.global_tid[rows], -1)
     picked = np.flatnonzero(matching)
-    start_ns, end_ns, order = side_by_side(group[picked], ranges.start_ns[rows[picked]], ranges.end_ns[rows[picked]])
+    chosen = rows[picked]
+    # A range that was never closed holds nothing: nobody knows where it ended.
+    until_ns = np.where(ranges.closed[chosen], ranges.end_ns[chosen], ranges.start_ns[chosen])
+    start_ns, end_ns, order = side_by_side(group[picked], ranges.start_ns[chosen], until_ns)
     outer = np.zeros(len(rows), dtype=bool)
     outer[picked[order[~contained(start_ns, end_ns)]]] = True
     return outer

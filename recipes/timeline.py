@@ -48,6 +48,7 @@ class Lookup:
         self._start_ns = (start_ns + offset_ns)[order]
         self._end_ns = (end_ns + offset_ns)[order]
         self._latest_ns = np.maximum.accumulate(self._end_ns) if len(start_ns) else self._end_ns
+        self._earlier = _outlasting(self._start_ns, self._end_ns, self._latest_ns)
 
     def find(self, group: np.ndarray, time_ns: np.ndarray) -> np.ndarray:
         """The label of the interval for each group and time, int64; -1 where none is open."""
@@ -66,5 +67,20 @@ class Lookup:
             # As many turns as ranges overlap, mostly one.
             hit = self._end_ns[place] > at_ns
             found[rows[hit]] = self._label[place[hit]]
-            rows, at_ns, place = rows[~hit], at_ns[~hit], place[~hit] - 1
+            rows, at_ns, place = rows[~hit], at_ns[~hit], self._earlier[place[~hit]]
         return found
+
+
+def _outlasting(start_ns: np.ndarray, end_ns: np.ndarray, latest_ns: np.ndarray) -> np.ndarray:
+    """For each interval the nearest earlier one that ends later: all between are over when it is."""
+    earlier = np.arange(-1, len(start_ns) - 1)
+    if len(start_ns) < 2 or (start_ns[1:] >= latest_ns[:-1]).all():
+        return earlier
+    # Steps, not events: few enough for a loop, and only where they overlap.
+    open_ones: list[int] = []
+    for number, end in enumerate(end_ns.tolist()):
+        while open_ones and end_ns[open_ones[-1]] <= end:
+            open_ones.pop()
+        earlier[number] = open_ones[-1] if open_ones else -1
+        open_ones.append(number)
+    return earlier

@@ -98,6 +98,7 @@ def test_what_a_killed_run_left_is_cleared(report, exporter):
     left = folder.parent / f"{folder.name}.part-dead"
     left.mkdir()
     (left / "CUPTI_ACTIVITY_KIND_KERNEL.parquet").write_text("half")
+    os.utime(left, (1, 1))
     shutil.rmtree(folder)
     assert export(report, exporter) == folder
     assert not left.exists()

@@ -28,7 +28,7 @@ LLAMA = load_model("llama-3.1-8b")
 
 def analysed(path: Path, floor: FloorSettings = FloorSettings()) -> dict[str, pd.DataFrame]:
     capture = read_capture(open_export(path), Span(), RULES, launches=True)
-    return {name: table.to_pandas() for name, table in analyse(capture, Settings(None, floor)).items()}
+    return {name: table.to_pandas() for name, table in analyse(capture, Settings(None, floor))[0].items()}
 
 
 @pytest.mark.parametrize("with_model", [False, True], ids=["plain", "floor"])
@@ -251,7 +251,7 @@ def test_weights_as_bytes_or_parameters_give_a_floor(worked_example):
 
 def test_schema_is_that_of_the_tables(worked_example):
     capture = read_capture(open_export(worked_example), Span(), RULES, launches=True)
-    for name, table in analyse(capture, Settings(None, FloorSettings())).items():
+    for name, table in analyse(capture, Settings(None, FloorSettings()))[0].items():
         (spec,) = (spec for spec in floor_recipe.TABLES if spec.name == name)
         assert table.column_names == [column for column in spec.names if column not in ("report", "rank")]
         assert {field.type for field in table.schema} <= {pa.int64(), pa.float64(), pa.string(), pa.bool_()}
@@ -269,7 +269,7 @@ def test_what_follows_the_last_step_is_not_taken_for_nothing(exporter, tmp_path)
 def test_range_that_cuts_steps_rates_only_whole_ones(exporter):
     path = export(FIXTURES / "decode_graph.nsys-rep", exporter)
     capture = read_capture(open_export(path), Span(20_000_000, 35_000_000), RULES, launches=True)
-    tables = {name: table.to_pandas() for name, table in analyse(capture, Settings(None, FloorSettings())).items()}
+    tables = {name: table.to_pandas() for name, table in analyse(capture, Settings(None, FloorSettings()))[0].items()}
     assert tables["steps"][["step", "edge"]].to_numpy().tolist() == [[1, True], [2, False], [3, True]]
     assert tables["phases"][["steps", "duration_p50_ns"]].to_numpy().tolist() == [[1, 6_787_571]]
 

@@ -23,10 +23,10 @@ def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def write(folder, rows, **more):
-    with output_folder(folder) as part:
+def write(folder, rows, *, force=True, **more):
+    with output_folder(folder, force=force) as output:
         settings = {"csv": False, "texts": {"out.nsys-analysis": "{}"}, **more}
-        write_outputs(part, folder, "llm_test", {TABLE: TABLE.sorted(TABLE.build(rows))}, **settings)
+        write_outputs(output.part, folder, "llm_test", {TABLE: TABLE.sorted(TABLE.build(rows))}, **settings)
 
 
 def test_first_free_name_is_taken():
@@ -55,7 +55,7 @@ def test_what_is_not_an_output_is_never_overwritten(kind, tmp_path):
 
 def test_output_of_an_earlier_run_is_replaced_whole(tmp_path):
     folder = tmp_path / "out"
-    write(folder, {"name": ["a"], "time_ns": [1]}, texts={"old.txt": "old", "out.nsys-analysis": "{}"})
+    write(folder, {"name": ["a"], "time_ns": [1]}, texts={"old.csv": "old", "out.nsys-analysis": "{}"})
     assert choose_folder("llm_test", "out", force=True)[0].name == "out"
     write(folder, {"name": ["b"], "time_ns": [2]})
     assert sorted(os.listdir(folder)) == ["out.nsys-analysis", "things.parquet"]
@@ -75,8 +75,8 @@ def test_tables_are_sorted_and_carry_their_meaning(tmp_path):
 
 
 def test_error_while_writing_leaves_nothing(tmp_path):
-    with pytest.raises(PackError, match="half way"), output_folder(tmp_path / "out") as part:
-        (part / "things.parquet").write_text("half")
+    with pytest.raises(PackError, match="half way"), output_folder(tmp_path / "out", force=True) as output:
+        (output.part / "things.parquet").write_text("half")
         raise PackError("half way")
     assert os.listdir(tmp_path) == []
 
@@ -84,7 +84,7 @@ def test_error_while_writing_leaves_nothing(tmp_path):
 @pytest.mark.parametrize("place", ["file/out", "/proc/nowhere/out"])
 def test_unwritable_place_is_told_before_the_work(place, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(PackError, match="cannot be written"), output_folder(tmp_path / place):
+    with pytest.raises(PackError, match="cannot be written"), output_folder(tmp_path / place, force=False):
         pytest.fail("the work began")
 
 
@@ -99,3 +99,20 @@ def test_wrong_columns_never_reach_a_file():
         TABLE.build({"name": ["a"]})
     with pytest.raises(pa.ArrowInvalid):
         TABLE.build({"name": ["a"], "time_ns": [1.5]})
+
+
+def test_name_taken_in_the_meantime_is_left_alone(tmp_path):
+    with output_folder(tmp_path / "out-1", force=False) as output:
+        (output.part / "x.parquet").write_text("second")
+        (tmp_path / "out-1").mkdir()
+    assert output.folder.name == "out-2"
+    assert os.listdir(tmp_path / "out-1") == []
+    assert os.listdir(tmp_path / "out-2") == ["x.parquet"]
+
+
+@pytest.mark.parametrize("extra", ["precious.txt", "report.sqlite", "folder"])
+def test_output_with_files_of_the_users_is_never_overwritten(extra, tmp_path):
+    write(tmp_path / "out", {"name": ["a"], "time_ns": [1]})
+    (tmp_path / "out" / extra).mkdir() if extra == "folder" else (tmp_path / "out" / extra).write_text("mine")
+    with pytest.raises(PackError, match="not overwritten"):
+        choose_folder("llm_test", "out", force=True)

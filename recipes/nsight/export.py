@@ -14,6 +14,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from recipes.report import schema
 
 #: The tables that every Nsight version writes; an export without them is not whole.
 REQUIRED = ("META_DATA_EXPORT", "StringIds", "TARGET_INFO_SYSTEM_ENV")
+_ABANDONED_S = 3600
 _MANIFEST = "manifest.json"
 # Part of the key: another set of tables makes another export.
 _TABLES = tuple(sorted({*schema.EXPORTED, *REQUIRED}))
@@ -99,9 +101,10 @@ def _is_whole(folder: Path) -> bool:
 
 
 def _make(report: Path, exporter: Exporter, final: Path) -> None:
-    # What a killed run left under this key; the lock says that nobody is filling it now.
+    # What a killed run left under this key. Old only: where files cannot be locked another run may be filling one.
     for left in final.parent.glob(f"{final.name}.part-*"):
-        shutil.rmtree(left, ignore_errors=True)
+        if time.time() - left.stat().st_mtime > _ABANDONED_S:
+            shutil.rmtree(left, ignore_errors=True)
     part = Path(tempfile.mkdtemp(prefix=f"{final.name}.part-", dir=final.parent))
     try:
         _run_export(report, exporter, part)
@@ -109,9 +112,10 @@ def _make(report: Path, exporter: Exporter, final: Path) -> None:
         sizes = {file.name: file.stat().st_size for file in sorted(part.iterdir())}
         manifest = {"report": report.name, "nsys": exporter.version, "sizes": sizes}
         (part / _MANIFEST).write_text(json.dumps(manifest, indent=1))
-        if final.exists():
-            shutil.rmtree(final)
-        part.rename(final)
+        if not _is_whole(final):
+            if final.exists():
+                shutil.rmtree(final)
+            part.rename(final)
     finally:
         shutil.rmtree(part, ignore_errors=True)
 

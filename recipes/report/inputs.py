@@ -74,6 +74,14 @@ def open_input(item: Input, exporter: Exporter | None, announce: Callable[[str],
 
 def _expand(text: str) -> Iterable[Input]:
     path, limit = _split_limit(text)
+    try:
+        path.stat()
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        return [_problem(path, f"{text[:60]}: {error.strerror or error}; check the path")]
+    if limit == 0:
+        return [_problem(path, f"{text}: no report is asked for; give a number from 1 behind the colon")]
     if limit is not None and not path.is_dir():
         return [_problem(path, f"{path} is no folder, so :{limit} means nothing; give a folder or leave :{limit} away")]
     if not path.exists():
@@ -88,7 +96,7 @@ def _expand(text: str) -> Iterable[Input]:
 def _split_limit(text: str) -> tuple[Path, int | None]:
     """`folder:n` as Nsight takes it; a colon that belongs to an existing path stays in it."""
     folder, colon, count = text.rpartition(":")
-    if colon and count.isdigit() and not Path(text).exists():
+    if colon and count.isdecimal() and len(count) < 10 and not os.path.exists(text):
         return Path(folder), int(count)
     return Path(text), None
 
@@ -138,11 +146,15 @@ def _problem(path: Path, problem: str) -> Input:
     return Input(path, "", problem=problem)
 
 
+def _shown(name: str) -> str:
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
 def _labelled(inputs: list[Input]) -> list[Input]:
     """Each input labelled by its name without ending; as many folders in front as tell all inputs apart."""
     parts = [(*item.path.absolute().parts[:-1], _stem(item.path)) for item in inputs]
     # Names that a file name allows and UTF-8 does not would not fit into a table.
-    parts = [tuple(os.fsencode(part).decode("utf-8", "backslashreplace") for part in path) for path in parts]
+    parts = [tuple(map(_shown, path)) for path in parts]
     labels = [path[-1] for path in parts]
     for depth in range(2, max(map(len, parts), default=0) + 1):
         count = Counter(labels)
@@ -150,6 +162,8 @@ def _labelled(inputs: list[Input]) -> list[Input]:
             "/".join(path[-depth:]) if count[label] > 1 else label for path, label in zip(parts, labels, strict=True)
         ]
     count = Counter(labels)
-    # The same stem in the same folder: x.nsys-rep and x.qdrep.
-    names = [item.path.name if count[label] > 1 else label for item, label in zip(inputs, labels, strict=True)]
+    # The same stem in the same folder: x.nsys-rep and x.qdrep. Then their names tell, or at last their whole paths.
+    names = [_shown(item.path.name) if count[label] > 1 else label for item, label in zip(inputs, labels, strict=True)]
+    count = Counter(names)
+    names = [_shown(str(item.path)) if count[name] > 1 else name for item, name in zip(inputs, names, strict=True)]
     return [replace(item, label=name) for item, name in zip(inputs, names, strict=True)]

@@ -7,6 +7,7 @@ is in them. Integers come as Arrow integers of any width, text as Arrow binary o
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
@@ -93,6 +94,8 @@ def _reading(file: Path) -> Iterator[None]:
 class SqliteFile:
     """A `.sqlite` file as `nsys export --type sqlite` writes it."""
 
+    # NOT INDEXED in every query: a user's index would give columns in its own order, one unlike the other.
+
     # Stands for NULL while integers pass through NumPy; no id, time or size is that small.
     _NULL = -(2**63)
 
@@ -101,7 +104,7 @@ class SqliteFile:
 
     def _connect(self) -> sqlite3.Connection:
         # immutable: nobody writes an export, and no lock or journal is to be made beside it.
-        connection = sqlite3.connect(f"file:{quote(str(self.path))}?mode=ro&immutable=1", uri=True)
+        connection = sqlite3.connect(f"file:{quote(os.fsencode(self.path))}?mode=ro&immutable=1", uri=True)
         connection.text_factory = bytes
         return connection
 
@@ -117,7 +120,7 @@ class SqliteFile:
 
     @cache
     def tables(self) -> frozenset[str]:
-        rows = self._rows("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
+        rows = self._rows("SELECT name FROM sqlite_master WHERE type = 'table'")
         return frozenset(name.decode() for (name,) in rows)
 
     @cache
@@ -131,7 +134,7 @@ class SqliteFile:
         if integers:
             columns.update(self._integers(table, integers))
         for text in texts:
-            rows = self._rows(f"SELECT CAST({_quoted(text)} AS TEXT) FROM {_quoted(table)}")
+            rows = self._rows(f"SELECT CAST({_quoted(text)} AS TEXT) FROM {_quoted(table)} NOT INDEXED")
             columns[text] = pa.array([value for (value,) in rows], type=pa.binary())
         return pa.table(columns)
 
@@ -139,7 +142,7 @@ class SqliteFile:
         wanted = ", ".join(f"ifnull({_quoted(name)}, {self._NULL})" for name in integers)
         try:
             with contextlib.closing(self._connect()) as connection:
-                rows = connection.execute(f"SELECT {wanted} FROM {_quoted(table)}")
+                rows = connection.execute(f"SELECT {wanted} FROM {_quoted(table)} NOT INDEXED")
                 while len(flat := np.fromiter(chain.from_iterable(islice(rows, _BATCH_ROWS)), dtype=np.int64)):
                     values = flat.reshape(-1, len(integers))
                     yield pa.table({n: _with_nulls(values[:, i], self._NULL) for i, n in enumerate(integers)})
@@ -152,7 +155,7 @@ class SqliteFile:
             connection = self._connect()
             try:
                 (count,) = connection.execute(f"SELECT count(*) FROM {_quoted(table)}").fetchone()
-                rows = connection.execute(f"SELECT {wanted} FROM {_quoted(table)}")
+                rows = connection.execute(f"SELECT {wanted} FROM {_quoted(table)} NOT INDEXED")
                 values = np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=count * len(names))
             finally:
                 connection.close()
