@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from llm_decode_floor.floors import FloorSettings, floor_columns, rate, split_at_floor
-from llm_decode_floor.tables import FLOOR, PHASES, STEP_PARTS, STEPS
+from llm_decode_floor.tables import FLOOR, LAYERS, PHASES, STEP_PARTS, STEPS
 from llm_decode_floor.waterfall import step_parts
 from recipes import families
 from recipes.capture import Capture
@@ -55,6 +55,7 @@ def analyse(capture: Capture, settings: Settings) -> tuple[dict[str, pa.Table], 
         STEP_PARTS: _part_rows(capture, projection, parts),
         PHASES: _columns(phase_rows, PHASES),
         FLOOR: floor_columns(rated),
+        LAYERS: _layer_rows(capture),
     }
     remarks = list(dict.fromkeys(remark for one in rated for remark in one.remarks))
     return {table.name: _table(table, columns) for table, columns in tables.items()}, remarks
@@ -125,6 +126,27 @@ def _part_rows(capture: Capture, projection: Projection, parts: dict[str, np.nda
         columns["part"] += [part] * len(used)
         columns["time_ns"] += values[used].tolist()
     return columns
+
+
+def _layer_rows(capture: Capture) -> dict[str, list]:
+    """The columns of LAYERS: work in steps that lies in a range inside its step."""
+    work, layers, step = capture.work, capture.layers, capture.attribution.step
+    rows = np.flatnonzero((layers.of_operation >= 0) & (step >= 0))
+    shape = (len(work.devices.numbers) or 1, len(capture.steps.phases) or 1, len(layers.names) or 1, 2)
+    key = (work.device[rows], capture.steps.phase[step[rows]], layers.of_operation[rows], layers.by_capture[rows] * 1)
+    code = np.ravel_multi_index(key, shape) if len(rows) else rows
+    operations = np.bincount(code)
+    time_ns = np.bincount(code, work.end_ns[rows] - work.start_ns[rows]).astype(np.int64)
+    used = np.flatnonzero(operations)
+    device, phase, layer, captured = (part.tolist() for part in np.unravel_index(used, shape))
+    return {
+        "device": [work.devices.numbers[number] for number in device],
+        "phase": [capture.steps.phases[number] for number in phase],
+        "layer": [layers.names[number] for number in layer],
+        "attribution": [("launch", "capture")[number] for number in captured],
+        "operations": operations[used],
+        "time_ns": time_ns[used],
+    }
 
 
 def _groups(rows: dict[str, Any]) -> dict[tuple, list[int]]:

@@ -105,7 +105,8 @@ def _gemm(group: Mapping[str, Any], parts: Mapping[str, float]) -> Iterator[Find
     else:
         yield Finding(
             f"GEMMs are {format_ns(recoverable_ns)} above what is attainable: {said}, "
-            f"{group['attainable'] * 100:.0f} % is within reach; look at the small matrices (fuse QKV and gate/up, quantise the weights, batch more)",
+            f"{group['attainable'] * 100:.0f} % is within reach; look at the small matrices (fuse QKV and gate/up, "
+            "quantise the weights, batch more)",
             recoverable_ns,
         )
 

@@ -11,11 +11,12 @@ from llm_decode_floor.analysis import BETWEEN_STEPS, Settings
 from llm_decode_floor.findings import findings
 from llm_decode_floor.floor import Floor, Step, floor_of
 from llm_decode_floor.floors import DECODE_PHASES
-from recipes.text_table import text_table
+from recipes.text_table import shortened, text_table
 from recipes.units import format_count, format_ms, format_ns, format_share
 
 _KEYS = ["report", "device", "phase", "batch"]
 _SHOWN_GROUPS = 12
+_SHOWN_LAYERS = 6
 #: The notebook shows so many steps at most; more are thinned out evenly.
 _NOTEBOOK_STEPS = 3000
 
@@ -31,7 +32,7 @@ def summarise(tables: dict[str, pa.Table], settings: Settings) -> str:
     group = _group(lead, floors, steps, settings)
     parts = _mean_parts(tables, steps, lead)
     lines = [_verdict(lead, group, tables), "{quality}", "", _phase_table(phases, floors)]
-    lines += ["", _part_table(parts, lead), ""]
+    lines += ["", _part_table(parts, lead), *_layer_table(tables, lead), ""]
     lines += [f"! {doubt}" for doubt in _doubts(group, parts)]
     lines += [f"{number}. {one.text}" for number, one in enumerate(findings(group, parts), 1)]
     return "\n".join([*lines, *_remarks(group)])
@@ -211,6 +212,21 @@ def _part_table(parts: dict[str, float], lead: pd.Series) -> str:
     if parts.get("between_steps"):
         rows.append(["between steps", format_ms(parts["between_steps"]), ""])
     return text_table([f"{_name(lead)}: part", "ms", "of the step"], rows)
+
+
+def _layer_table(tables: dict[str, pa.Table], lead: pd.Series) -> list[str]:
+    """The layers of the leading phase that take most time; nothing without ranges inside its steps."""
+    layers = tables["layers"].to_pandas()
+    mine = layers[(layers["report"] == lead["report"]) & (layers["device"] == lead["device"])]
+    mine = mine[mine["phase"] == lead["phase"]].head(_SHOWN_LAYERS)
+    if mine.empty:
+        return []
+    rows = [
+        [shortened(row.layer, 70), f"{row.operations:,}", format_ms(row.time_ns),
+         "when captured" if row.attribution == "capture" else "at launch"]
+        for row in mine.itertuples()
+    ]  # fmt: skip
+    return ["", text_table([f"{lead['phase']}: ranges inside", "operations", "kernel ms", "range open"], rows)]
 
 
 def _remarks(group: dict[str, Any]) -> list[str]:

@@ -85,4 +85,23 @@ FLOOR = Table(
     ),
     sort=(*_KEY, ("phase", "ascending"), ("batch", "ascending")),
 )
-TABLES = (STEPS, STEP_PARTS, PHASES, FLOOR)
+LAYERS = Table(
+    "layers",
+    "one layer (NVTX range inside a step) in one phase on one device",
+    (
+        *REPORT_KEYS,
+        _PHASE,
+        Column("layer", "string", "texts of the ranges inside the step, outermost first, counters folded to *"),
+        Column("attribution", "string", "launch, or capture: the range open when the CUDA graph was captured"),
+        Column("operations", "int64", "GPU operations"),
+        Column("time_ns", "int64", "summed durations"),
+    ),
+    sort=(
+        *_KEY,
+        ("phase", "ascending"),
+        ("time_ns", "descending"),
+        ("layer", "ascending"),
+        ("attribution", "ascending"),
+    ),
+)
+TABLES = (STEPS, STEP_PARTS, PHASES, FLOOR, LAYERS)

@@ -11,6 +11,7 @@ from recipes.attribution import WAYS, Attribution, attribute
 from recipes.gpu_work import GpuWork, Span, read_gpu_work, select
 from recipes.inference import infer_steps
 from recipes.launches import Launches, LaunchTable
+from recipes.layers import Layers, find_layers
 from recipes.phases import PhaseRule
 from recipes.ranges import read_ranges
 from recipes.report.report import Report
@@ -22,13 +23,15 @@ ALL, OUTSIDE = "all", "outside"
 
 @dataclass(frozen=True)
 class Capture:
-    """A report, its GPU work, its steps (none found: no rows), the step of each operation, and its launch if read."""
+    """A report, its GPU work, its steps (none found: no rows), the step of each operation; launches and layers
+    only when asked for."""
 
     report: Report
     work: GpuWork
     steps: Steps
     attribution: Attribution
     launches: Launches | None
+    layers: Layers | None
     #: Of each step, whether it lies in the time range looked at, in part at least; and whether it is cut by it.
     within: np.ndarray
     cut: np.ndarray
@@ -84,13 +87,16 @@ def read_capture(report: Report, span: Span, rules: Sequence[PhaseRule], *, laun
     """
     work = read_gpu_work(report)
     last_ns = int(work.end_ns.max()) if len(work) else 0
-    steps = find_steps(read_ranges(report, last_ns), rules)
+    ranges = read_ranges(report, last_ns)
+    steps = find_steps(ranges, rules)
     table = LaunchTable(len(work)) if launches else None
     attribution = attribute(report, work, steps, table)
     if not len(steps):
         steps, attribution = infer_steps(report, work)
     within = np.ones(len(steps), dtype=bool)
-    capture = Capture(report, work, steps, attribution, table.launches() if table else None, within, ~within)
+    launched = table.launches() if table else None
+    layers = find_layers(report, work, launched, ranges, steps) if launched is not None else None
+    capture = Capture(report, work, steps, attribution, launched, layers, within, ~within)
     return capture if span == Span() else _cut(capture, span)
 
 
@@ -106,5 +112,15 @@ def _cut(capture: Capture, span: Span) -> Capture:
     launches = capture.launches
     if launches is not None:
         launches = replace(launches, of_operation=launches.of_operation[keep])
-    within = (kept > 0) | (lost == 0)
-    return Capture(capture.report, select(work, keep), capture.steps, chosen, launches, within, (kept > 0) & (lost > 0))
+    layers = capture.layers
+    if layers is not None:
+        layers = replace(layers, of_operation=layers.of_operation[keep], by_capture=layers.by_capture[keep])
+    return replace(
+        capture,
+        work=select(work, keep),
+        attribution=chosen,
+        launches=launches,
+        layers=layers,
+        within=(kept > 0) | (lost == 0),
+        cut=(kept > 0) & (lost > 0),
+    )

@@ -87,9 +87,7 @@ def _gpu_ids(report: Report) -> dict[tuple[int, int], int]:
     return {(pid, cuda): gpu for pid, cuda, gpu in zip(*columns, strict=True) if gpu is not None}
 
 
-def _gpu_names(
-    report: Report, seen: dict[int, tuple[int, int]], *, mapped: bool, kept_apart: bool
-) -> dict[int, str]:
+def _gpu_names(report: Report, seen: dict[int, tuple[int, int]], *, mapped: bool, kept_apart: bool) -> dict[int, str]:
     """The GPU name of each device number, where it is known."""
     rows = report.read(schema.GPUS, ["gpu_id", "cuda_device", "name"])
     by_gpu = dict(zip(rows["gpu_id"].to_pylist(), rows["name"].to_pylist(), strict=True))

@@ -106,6 +106,12 @@ def read_correlation(report: Report, work: GpuWork) -> Iterator[tuple[int, np.nd
         yield process, rows, correlation_id[rows]
 
 
+def read_graph_nodes(report: Report, work: GpuWork) -> np.ndarray:
+    """The graph node that each operation ran, int64; -1 for work outside CUDA graphs."""
+    (node,) = _numbers(report, graph_node_id=-1)
+    return node[work.rows]
+
+
 def select(work: GpuWork, rows: np.ndarray) -> GpuWork:
     """The operations that a mask selects; `rows` then no longer tells where they are in the report."""
     chosen = {name: getattr(work, name)[rows] for name in ("start_ns", "end_ns", "kind", "device", "name")}

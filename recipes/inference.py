@@ -14,8 +14,8 @@ RULE = "inferred"
 PHASE = "step"
 #: So many repetitions make a step, and so many operations at least make a pattern.
 LEAST_STEPS, LEAST_LENGTH = 3, 8
-#: This share of the operations must be as the pattern has it.
-_ALIKE = 0.98
+#: This share of the operations must be as the pattern has it; one odd operation spoils as many as a step has.
+_ALIKE = 0.9
 
 
 def infer_steps(report: Report, work: GpuWork) -> tuple[Steps, Attribution]:

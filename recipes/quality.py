@@ -12,6 +12,8 @@ from recipes.report import schema
 from recipes.report.facts import Facts
 from recipes.report.report import Report
 
+#: Steps should cover this share of the GPU time.
+_MUCH = 0.8
 _GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch")
 
 
@@ -32,6 +34,7 @@ def judge(capture: Capture, facts: Facts, *, filtered: bool) -> Quality:
     findings = [
         _opaque_graphs(report, work),
         _silent_steps(capture),
+        _little_in_steps(capture),
         work.devices.remark,
         _dropped(work),
         _partial(report, facts),
@@ -94,6 +97,17 @@ def _silent_steps(capture: Capture) -> str:
     return (
         f"{silent:,} of {within:,} steps have no GPU work: their work was not recorded, or another process does it; "
         "capture again around steps that run, with -t cuda,nvtx"
+    )
+
+
+def _little_in_steps(capture: Capture) -> str:
+    """Says so when much of the GPU time lies in no step."""
+    share = capture.attributed_share()
+    if share is None or share >= _MUCH:
+        return ""
+    return (
+        f"only {share:.0%} of the GPU time lies in steps: the window holds other work (start-up, warm-up), or other "
+        "ranges are the steps (--phases)"
     )
 
 

@@ -25,7 +25,7 @@ LAYERS = (
     ("devices", "phases", "timeline"),
     ("gpu_work", "ranges"),
     ("steps", "launches", "work_families"),
-    ("attribution", "projection", "idle"),
+    ("attribution", "projection", "idle", "layers"),
     ("inference",),
     ("capture",),
     ("edges",),

@@ -71,7 +71,13 @@ MEMCPYS = SourceTable("memcpys", {**_MEMORY, "copy_kind": _int("copyKind")}, (("
 MEMSETS = SourceTable("memsets", _MEMORY, (("CUPTI_ACTIVITY_KIND_MEMSET", ()),))
 GRAPH_RUNS = SourceTable(
     "graph_runs",
-    {**_TIMES, **_PLACE, "graph_id": _int("graphId"), "graph_exec_id": _int("graphExecId")},
+    {
+        **_TIMES,
+        **_PLACE,
+        "graph_node_id": _int(),
+        "graph_id": _int("graphId"),
+        "graph_exec_id": _int("graphExecId"),
+    },
     (("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", ()),),
 )
 API_CALLS = SourceTable(
