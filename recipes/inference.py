@@ -44,26 +44,32 @@ def _repetitions(work: GpuWork, rows: np.ndarray) -> list[tuple[int, int]]:
     if found is None:
         return []
     begin, length = found
-    begin += _cut(work.start_ns[rows], work.end_ns[rows], begin, length)
-    edges = _edges(name, begin, length)
+    edges = _edges(name, begin, begin, length)
+    regular = edges[:-1][np.diff(edges) == length]
+    if len(regular) < LEAST_STEPS - 1:
+        return []
+    cut = _cut(work.start_ns[rows], work.end_ns[rows], regular, length)
+    if cut:
+        edges = _edges(name, begin, int(regular[0]) + cut, length)
     return list(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)) if len(edges) > LEAST_STEPS else []
 
 
-def _edges(name: np.ndarray, begin: int, length: int) -> np.ndarray:
-    """Where each step begins, and where the last one ends.
+def _edges(name: np.ndarray, begin: int, at: int, length: int) -> np.ndarray:
+    """Where each step begins, and where the last one ends; from `begin` on, a step as the one at `at`.
 
-    By the name nearest behind the beginning that occurs once a step; so an operation more or less in one step moves
+    By the name nearest behind a beginning that occurs once a step; so an operation more or less in one step moves
     no other.
     """
-    pattern = name[begin : begin + length]
+    pattern = name[at : at + length]
     _, first, count = np.unique(pattern, return_index=True, return_counts=True)
     once = np.sort(first[count == 1])
     if not len(once):
-        return np.arange(begin, len(name) + 1, length)
+        return np.arange(at - (at - begin) // length * length, len(name) + 1, length)
     marks = np.flatnonzero(name == pattern[once[0]]) - once[0]
     marks = marks[marks >= begin]
-    end = marks[-1] + length if len(marks) and marks[-1] + length <= len(name) else None
-    return marks if end is None else np.append(marks, end)
+    if len(marks) and marks[-1] + length <= len(name):
+        marks = np.append(marks, marks[-1] + length)
+    return marks
 
 
 def _joint_names(work: GpuWork, rows: np.ndarray) -> np.ndarray:
@@ -108,16 +114,13 @@ def _longest_run(alike: np.ndarray, length: int) -> int | None:
     return begin if alike[begin:].mean() >= _ALIKE else None
 
 
-def _cut(start_ns: np.ndarray, end_ns: np.ndarray, first: int, length: int) -> int:
-    """How many operations after `first` the steps begin: behind the longest wait of a median repetition."""
-    latest_ns = np.maximum.accumulate(end_ns)
+def _cut(start_ns: np.ndarray, end_ns: np.ndarray, regular: np.ndarray, length: int) -> int:
+    """How many operations behind the beginnings `regular` the steps really begin: where the wait is longest."""
     wait_ns = np.zeros(len(start_ns), dtype=np.int64)
-    wait_ns[1:] = np.maximum(start_ns[1:] - latest_ns[:-1], 0)
-    count = (len(start_ns) - first) // length
-    table = wait_ns[first : first + count * length].reshape(count, length)
+    wait_ns[1:] = np.maximum(start_ns[1:] - np.maximum.accumulate(end_ns)[:-1], 0)
+    table = wait_ns[regular[:, np.newaxis] + np.arange(length)]
     # The very first operation has nothing before it to wait for.
-    rest = table[1:] if count > LEAST_STEPS else table
-    typical_ns = np.median(rest, axis=0)
+    typical_ns = np.median(table[1:] if len(table) > LEAST_STEPS else table, axis=0)
     cut = int(typical_ns.argmax())
     # A capture mostly begins with a step: only a clearly longer wait says otherwise.
     return cut if typical_ns[cut] > 2 * typical_ns[0] else 0

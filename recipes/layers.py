@@ -1,8 +1,8 @@
 """Layers: the ranges inside steps, and which of them each GPU operation belongs to.
 
-Work that was launched one by one belongs to the innermost range that was open at its launch. The work of a CUDA graph is
-launched all at once; but each node of the graph was made by a call while the graph was captured, and the range that was
-open then is its layer. That is told apart, since it says where the code stood at capture time, not at replay.
+Work that was launched one by one belongs to the innermost range that was open at its launch. The work of a CUDA graph
+is launched all at once; but each node of the graph was made by a call while the graph was captured, and the range that
+was open then is its layer. That is told apart, since it says where the code stood at capture time, not at replay.
 """
 
 from __future__ import annotations

@@ -373,7 +373,8 @@ def test_graph_nodes_belong_to_the_range_open_at_capture(make_export):
             "start": [5, 15, 25, 25], "end": [5, 15, 25, 25], "globalTid": [MAIN] * 4, "graphNodeId": [1, 2, 101, 102],
             "originalGraphNodeId": [None, None, 1, 2],
         },
-        **{KERNELS: {**kernel_rows, "graphNodeId": [101, 102, 101, 102]}, CALLS: calls((40, 41, MAIN, 7), (240, 241, MAIN, 8))},
+        **{KERNELS: {**kernel_rows, "graphNodeId": [101, 102, 101, 102]},
+           CALLS: calls((40, 41, MAIN, 7), (240, 241, MAIN, 8))},
     )  # fmt: skip
     capture = read(path, launches=True)
     assert layers_of(capture) == [("layer * / attention", True), ("layer *", True)] * 2
