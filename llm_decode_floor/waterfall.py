@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from recipes import intervals
@@ -15,7 +13,6 @@ from recipes.projection import Projection
 
 #: Work of others on the device while the step runs: of another step, another process, or outside any step.
 OTHER_WORK = "other_work"
-_GAPS_AT_ONCE = 1 << 18
 
 
 def step_parts(
@@ -28,19 +25,15 @@ def step_parts(
     """
     own = _exclusive_by_step(capture.work, projection, family, passes, len(families))
     parts = {name: own[:, code] for code, name in enumerate(families)}
-    busy_ns = np.zeros(len(projection), dtype=np.int64)
     idle = np.zeros((len(projection), len(CAUSES)), dtype=np.int64)
     host = HostActivity(capture.report, capture.launches.thread)
     for device in range(len(capture.work.devices.numbers)):
         entries = np.flatnonzero(projection.device == device)
         rows = slice(None) if len(capture.work.devices.numbers) == 1 else np.flatnonzero(capture.work.device == device)
-        gaps = find_gaps(capture.work, rows)
-        length_ns = gaps.end_ns - gaps.start_ns
         span = (projection.start_ns[entries], projection.end_ns[entries])
-        idle_ns = _summed_inside(gaps, length_ns[:, np.newaxis], *span)[:, 0]
-        busy_ns[entries] = span[1] - span[0] - idle_ns
-        idle[entries] = _idle_by_cause(capture.work, gaps, capture.launches, host, *span)
-    parts[OTHER_WORK] = busy_ns - own.sum(axis=1)
+        idle[entries] = _idle_by_cause(capture.work, rows, capture.launches, host, *span)
+    # The causes of a gap add up to it, so what is not idle is busy.
+    parts[OTHER_WORK] = projection.duration_ns - idle.sum(axis=1) - own.sum(axis=1)
     return {**parts, **{f"idle_{cause}": idle[:, number] for number, cause in enumerate(CAUSES)}}
 
 
@@ -73,21 +66,19 @@ def _exclusive_by_step(
 
 
 def _idle_by_cause(
-    work: GpuWork, gaps: Gaps, launches: Launches, host: HostActivity, start_ns: np.ndarray, end_ns: np.ndarray
+    work: GpuWork,
+    rows: np.ndarray | slice,
+    launches: Launches,
+    host: HostActivity,
+    start_ns: np.ndarray,
+    end_ns: np.ndarray,
 ) -> np.ndarray:
-    """ns by entry and cause, over the gaps inside each entry."""
+    """ns by entry and cause, over the gaps of some operations that lie inside each entry."""
     total = np.zeros((len(start_ns), len(CAUSES)), dtype=np.int64)
-    for some in _pieces(gaps):
-        split = split_by_cause(work, some, launches, host)
-        total += _summed_inside(some, np.stack([split[cause] for cause in CAUSES], axis=1), start_ns, end_ns)
+    for gaps in find_gaps(work, rows):
+        split = split_by_cause(work, gaps, launches, host)
+        total += _summed_inside(gaps, np.stack([split[cause] for cause in CAUSES], axis=1), start_ns, end_ns)
     return total
-
-
-def _pieces(gaps: Gaps) -> Iterator[Gaps]:
-    """The gaps some at a time: each needs many numbers while it is looked at."""
-    for first in range(0, len(gaps), _GAPS_AT_ONCE):
-        rows = slice(first, first + _GAPS_AT_ONCE)
-        yield Gaps(gaps.start_ns[rows], gaps.end_ns[rows], gaps.before[rows], gaps.after[rows])
 
 
 def _summed_inside(gaps: Gaps, values_ns: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:

@@ -8,6 +8,7 @@ no CUDA call at all); the call itself; and after the call, the GPU's own queue.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,13 +22,14 @@ from recipes.report.report import Report
 
 Intervals = tuple[np.ndarray, np.ndarray]
 CAUSES = ("profiler", "graph", "sync", "api", "host", "launch", "queued", "unknown")
+_OPERATIONS_AT_ONCE = 1 << 18
 # Calls that wait for the GPU: cudaStreamSynchronize, cuEventSynchronize, cudaMemcpy; but not cudaMemcpyAsync.
 _SYNCHRONISING, _ASYNCHRONOUS = r"(?i)^cu(da)?(\w*Synchronize|(Memcpy|Memset)\w*)", r"(?i)Async"
 
 
 @dataclass(frozen=True)
 class Gaps:
-    """The gaps of one device, in order: start_ns, end_ns int64; before, after: the operations at their edges."""
+    """Some gaps of one device, in order: start_ns, end_ns int64; before, after: the operations at their edges."""
 
     start_ns: np.ndarray
     end_ns: np.ndarray
@@ -38,19 +40,26 @@ class Gaps:
         return len(self.start_ns)
 
 
-def find_gaps(work: GpuWork, rows: np.ndarray | slice) -> Gaps:
-    """The gaps in the union of some operations of one device; copies and graph executions fill time as kernels do."""
+def find_gaps(work: GpuWork, rows: np.ndarray | slice) -> Iterator[Gaps]:
+    """The gaps in the union of some operations of one device, in order, some at a time: there can be millions.
+
+    Copies and graph executions fill time as kernels do.
+    """
     index = np.arange(len(work), dtype=np.int32)[rows]
     order = intervals.by_start(work.start_ns[rows])
-    start_ns, end_ns, index = work.start_ns[rows][order], work.end_ns[rows][order], index[order]
-    if len(index) == 0:
-        return Gaps(start_ns, end_ns, index, index)
-    latest_ns = np.maximum.accumulate(end_ns)
-    gap = np.flatnonzero(start_ns[1:] > latest_ns[:-1])
-    # The operation that ends last before the gap: where the running maximum was last raised.
-    place = np.where(end_ns == latest_ns, np.arange(len(end_ns), dtype=np.int32), 0)
-    raised = np.maximum.accumulate(place, out=place)[gap]
-    return Gaps(latest_ns[gap], start_ns[gap + 1], index[raised], index[gap + 1])
+    starts_ns, ends_ns, index = work.start_ns[rows][order], work.end_ns[rows][order], index[order]
+    # The end that reaches furthest so far, and its operation; before the first operation there is no gap.
+    reach_ns, furthest = starts_ns[:1], index[:1]
+    for first in range(0, len(index), _OPERATIONS_AT_ONCE):
+        some = slice(first, first + _OPERATIONS_AT_ONCE)
+        start_ns, operation = starts_ns[some], np.concatenate([furthest, index[some]])
+        end_ns = np.concatenate([reach_ns, ends_ns[some]])
+        latest_ns = np.maximum.accumulate(end_ns)
+        # The operation that ends last so far: where the running maximum was last raised.
+        raised = np.maximum.accumulate(np.where(end_ns == latest_ns, np.arange(len(end_ns)), 0))
+        gap = np.flatnonzero(start_ns > latest_ns[:-1])
+        yield Gaps(latest_ns[gap], start_ns[gap], operation[raised[gap]], operation[gap + 1])
+        reach_ns, furthest = latest_ns[-1:], operation[raised[-1:]]
 
 
 class HostActivity:

@@ -9,7 +9,7 @@ import oracle
 from conftest import FIXTURES, REPORTS
 from recipes.capture import read_capture
 from recipes.gpu_work import Span
-from recipes.idle import CAUSES, HostActivity, find_gaps, split_by_cause
+from recipes.idle import CAUSES, Gaps, HostActivity, find_gaps, split_by_cause
 from recipes.nsight.export import export
 from recipes.phases import load_phase_rules
 from recipes.report.report import open_export
@@ -19,11 +19,18 @@ from test_steps import CALLS
 RULES = load_phase_rules()
 
 
+def all_gaps(work, rows):
+    """The gaps in one piece."""
+    pieces = list(find_gaps(work, rows)) or [Gaps(*np.zeros((4, 0), dtype=np.int64))]
+    columns = zip(*((gaps.start_ns, gaps.end_ns, gaps.before, gaps.after) for gaps in pieces), strict=True)
+    return Gaps(*map(np.concatenate, columns))
+
+
 def idle(path):
     """The capture's gaps on its first device, and their ns by cause."""
     capture = read_capture(open_export(path), Span(), RULES, launches=True)
     rows = np.flatnonzero(capture.work.device == 0)
-    gaps = find_gaps(capture.work, rows)
+    gaps = all_gaps(capture.work, rows)
     host = HostActivity(capture.report, capture.launches.thread)
     return capture, gaps, split_by_cause(capture.work, gaps, capture.launches, host)
 
@@ -135,6 +142,17 @@ def test_between_nodes_of_one_graph_launch(causes_of):
 
 def test_operation_without_a_launch_row_is_unknown(causes_of):
     assert causes_of(FIRST) == {"unknown": 100}
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3])
+def test_gaps_at_the_seams_of_pieces(at_once, make_export, monkeypatch):
+    # The first operation outlasts the next two, ends with the fourth, and a gap of 5 follows; then one of 10.
+    times = (0, 100), (10, 20), (30, 90), (40, 100), (105, 110), (120, 130)
+    path = make_export(**{KERNELS: operations(*((*time, 0, P) for time in times), demangledName=1, shortName=1)})
+    monkeypatch.setattr("recipes.idle._OPERATIONS_AT_ONCE", at_once)
+    gaps = idle(path)[1]
+    assert gaps.start_ns.tolist() == [100, 110] and gaps.end_ns.tolist() == [105, 120]
+    assert gaps.before.tolist() == [3, 4] and gaps.after.tolist() == [4, 5]
 
 
 def test_copies_fill_gaps(make_export):
