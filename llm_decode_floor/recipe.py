@@ -84,7 +84,7 @@ def add_options(add: Add) -> None:
 
 def settings(args: argparse.Namespace) -> Settings:
     """The options as one value. PackError when they cannot work together."""
-    families.load_rules(args.families)
+    families.check_rules(args.families)
     floor = FloorSettings(
         model=_model(args),
         layout=Layout(args.tp, args.pp, args.ep),

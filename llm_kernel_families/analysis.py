@@ -71,7 +71,7 @@ class Settings:
 
 def check(settings: Settings) -> None:
     """PackError when the settings cannot work, before any report is read."""
-    families.load_rules(settings.families)
+    families.check_rules(settings.families)
 
 
 def analyse(capture: Capture, settings: Settings) -> tuple[dict[str, pa.Table], list[str]]:

@@ -65,7 +65,8 @@ def attribute(report: Report, work: GpuWork, steps: Steps, table: LaunchTable | 
             if table is not None:
                 table.fill(place, start_ns[working], end_ns[0][working], thread[working])
             of_launch[place] = resolver.resolve(thread[working], start_ns[working])
-            silent = ~working & np.isin(name, launch_names)
+            silent = np.flatnonzero(~working)
+            silent = silent[np.isin(name[silent], launch_names)]
             lost += _per_step(resolver.resolve(thread[silent], start_ns[silent]), len(steps))
         place = ids.of_operations(correlation_id)
         if table is not None:

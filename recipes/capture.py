@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -55,7 +56,7 @@ class Capture:
 
     def coverage(self) -> str:
         """How the steps were found and the share of GPU time in them, by the way it came there; empty without steps."""
-        ways = self.attributed_by_way()
+        ways = self.attributed_by_way
         if not ways:
             return ""
         shares = [f"{share * 100:.1f} % by {way}" for way, share in ways.items() if share]
@@ -66,9 +67,10 @@ class Capture:
 
     def attributed_share(self) -> float | None:
         """The share of GPU time that lies in steps; None without steps."""
-        ways = self.attributed_by_way()
+        ways = self.attributed_by_way
         return None if ways is None else sum(ways.values())
 
+    @cached_property
     def attributed_by_way(self) -> dict[str, float] | None:
         """The share of GPU time that came to its step each way; None without steps."""
         if not len(self.steps) or not len(self.work):

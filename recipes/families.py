@@ -138,6 +138,12 @@ def load_rules(user_file: Path | None = None) -> Rules:
     return Rules(_table_rules(_read(PACKAGED), PACKAGED.name), user)
 
 
+def check_rules(user_file: Path | None) -> None:
+    """Raises PackError as `load_rules` does, in less time."""
+    if user_file is not None:
+        _user_rules(user_file)
+
+
 def _user_rules(user_file: Path) -> list[Rule]:
     path, choice = user_file, ""
     if not path.exists() and ":" in str(path):

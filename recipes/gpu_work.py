@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from recipes.devices import Devices, find_devices, pid_of
 from recipes.report import schema
-from recipes.report.report import Report
+from recipes.report.report import Report, numbers
 
 #: Kinds of operation, as stored in GpuWork.kind.
 KERNEL, MEMCPY, MEMSET, GRAPH = range(4)
@@ -66,13 +66,12 @@ class GpuWork:
 
 def read_gpu_work(report: Report) -> GpuWork:
     """The GPU work of a report. PackError when the report's export is damaged."""
-    # Few columns at a time, each dropped as soon as the next step allows: there can be many millions of rows.
-    start_ns, end_ns = _numbers(report, start_ns=0, end_ns=-1)
+    start_ns, end_ns, global_pid, device_id = _numbers(report, start_ns=0, end_ns=-1, global_pid=0, device_id=-1)
     # A record without times has zeros in both.
     usable = (end_ns >= start_ns) & ((start_ns != 0) | (end_ns != 0))
     keep = _selection(usable)
-    global_pid, device_id = _numbers(report, global_pid=0, device_id=-1)
     devices, device = find_devices(report, global_pid[keep], device_id[keep])
+    # Dropped before the next columns are read: there can be many millions of rows.
     del global_pid, device_id
     name, names, short_names, counts = _names(report)
     return GpuWork(
@@ -125,11 +124,12 @@ def _selection(keep: np.ndarray) -> np.ndarray | slice:
 
 def _numbers(report: Report, **null: int) -> list[np.ndarray]:
     """Columns of all operations, int64, kind after kind, with what stands for null in each."""
-    parts = [report.read(table, list(null)) for table in _TABLES.values()]
-    return [
-        np.concatenate([part[column].combine_chunks().fill_null(value).to_numpy() for part in parts])
-        for column, value in null.items()
-    ]
+    pieces: list[list[np.ndarray]] = [[] for _ in null]
+    for table in _TABLES.values():
+        for batch in report.batches(table, list(null)):
+            for column, (name, value) in zip(pieces, null.items(), strict=True):
+                column.append(numbers(batch[name], value))
+    return [np.concatenate(column) if column else np.zeros(0, dtype=np.int64) for column in pieces]
 
 
 def _names(report: Report) -> tuple[np.ndarray, list[str], list[str], list[int]]:

@@ -18,7 +18,7 @@ from recipes import intervals
 from recipes.gpu_work import GpuWork
 from recipes.launches import NONE, Launches
 from recipes.report import schema
-from recipes.report.report import Report
+from recipes.report.report import Report, numbers
 
 Intervals = tuple[np.ndarray, np.ndarray]
 CAUSES = ("profiler", "graph", "sync", "api", "host", "launch", "queued", "unknown")
@@ -171,7 +171,7 @@ def _exclusive(parts: dict, length_ns: np.ndarray, within: np.ndarray, known: np
 
 def _times(report: Report, table: schema.SourceTable) -> tuple[np.ndarray, np.ndarray]:
     rows = report.read(table, ["start_ns", "end_ns"])
-    start_ns, end_ns = (rows[name].combine_chunks().fill_null(0).to_numpy() for name in rows.column_names)
+    start_ns, end_ns = (numbers(rows[name], 0) for name in rows.column_names)
     return start_ns, np.maximum(start_ns, end_ns)
 
 
@@ -180,7 +180,7 @@ def _calls_on(report: Report, threads: np.ndarray) -> tuple[Intervals, np.ndarra
     waits = _sync_name_ids(report)
     columns: tuple[list[np.ndarray], ...] = ([], [], [], [])
     for batch in report.batches(schema.API_CALLS, ["start_ns", "end_ns", "global_tid", "name"]):
-        start_ns, end_ns, tid, name = (column.combine_chunks().fill_null(0).to_numpy() for column in batch.columns)
+        start_ns, end_ns, tid, name = (numbers(column, 0) for column in batch.columns)
         own = np.isin(tid, threads)
         line = np.searchsorted(threads, tid[own]).astype(np.int16 if len(threads) < 1 << 15 else np.int32)
         values = (start_ns[own], np.maximum(start_ns, end_ns)[own], line, np.isin(name[own], waits))

@@ -144,6 +144,7 @@ def _steps(work: GpuWork, found: list[tuple[int, np.ndarray]]) -> Steps:
         meanings=[Meaning(PHASE)] * count,
         rules={process: (RULE, int(np.count_nonzero(pid == process))) for process in set(pid.tolist())},
         busy_threads=np.zeros(0, dtype=np.int64),
+        of_range=np.zeros(0, dtype=np.int64),
         inferred=True,
     )
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from recipes.devices import pid_of
 from recipes.report import schema
-from recipes.report.report import Report
+from recipes.report.report import Report, numbers
 
 #: An operation whose launch is not in the report.
 NONE = -1
@@ -89,6 +89,6 @@ def api_calls(report: Report, process: int, *columns: str) -> Iterator[tuple[np.
     The first two are always the global thread id and the correlation id.
     """
     for batch in report.batches(schema.API_CALLS, ["global_tid", "correlation_id", *columns]):
-        arrays = [column.combine_chunks().fill_null(0).to_numpy() for column in batch.columns]
+        arrays = [numbers(column, 0) for column in batch.columns]
         own = pid_of(arrays[0]) == process
         yield tuple(arrays if own.all() else [array[own] for array in arrays])

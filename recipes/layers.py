@@ -17,7 +17,7 @@ from recipes.gpu_work import GpuWork, read_graph_nodes
 from recipes.launches import NONE, Launches
 from recipes.ranges import Ranges
 from recipes.report import schema
-from recipes.report.report import Report
+from recipes.report.report import Report, numbers
 from recipes.steps import Steps
 from recipes.timeline import Lookup
 
@@ -42,10 +42,12 @@ def fold_counters(text: str) -> str:
 def find_layers(report: Report, work: GpuWork, launches: Launches, ranges: Ranges, steps: Steps) -> Layers:
     """The layers of all operations."""
     nothing = Layers(np.full(len(work), NONE, dtype=np.int32), np.zeros(len(work), dtype=bool), [])
-    own = np.flatnonzero(ranges.by_thread & ~_is_step(ranges, steps) & ~_holds_step(ranges, steps))
+    inside = ranges.by_thread & ~_holds_step(ranges, steps)
+    inside[steps.of_range] = False
+    own = np.flatnonzero(inside)
     if not len(own):
         return nothing
-    innermost = Lookup(ranges.global_tid[own], ranges.start_ns[own], ranges.end_ns[own], own)
+    innermost = Lookup(ranges.global_tid[own], ranges.start_ns[own], ranges.end_ns[own], np.arange(len(own)))
     at_launch = innermost.find(launches.thread, launches.start_ns)
     known = launches.of_operation != NONE
     of_operation = np.full(len(work), NONE, dtype=np.int64)
@@ -54,20 +56,9 @@ def find_layers(report: Report, work: GpuWork, launches: Launches, ranges: Range
     by_capture = np.zeros(len(work), dtype=bool)
     by_capture[rows] = at_capture != NONE
     of_operation[rows] = at_capture
-    return _named(of_operation, by_capture, ranges, own)
-
-
-def _is_step(ranges: Ranges, steps: Steps) -> np.ndarray:
-    """Which ranges are steps."""
-    keys = set(zip(steps.global_tid.tolist(), steps.start_ns.tolist(), steps.texts, strict=True))
-    found = np.zeros(len(ranges), dtype=bool)
-    candidates = np.flatnonzero(np.isin(ranges.start_ns, steps.start_ns))
-    named = zip(
-        ranges.global_tid[candidates].tolist(), ranges.start_ns[candidates].tolist(),
-        (ranges.texts[text] for text in ranges.text[candidates].tolist()), strict=True,
-    )  # fmt: skip
-    found[candidates] = [key in keys for key in named]
-    return found
+    path, names = _paths(ranges, own, innermost)
+    of_operation, names = _used(np.append(path, np.int32(NONE))[of_operation], names)
+    return Layers(of_operation, by_capture, names)
 
 
 def _holds_step(ranges: Ranges, steps: Steps) -> np.ndarray:
@@ -88,7 +79,7 @@ def _at_capture(report: Report, work: GpuWork, innermost: Lookup) -> tuple[np.nd
     events = report.read(schema.GRAPH_NODES)
     if not len(rows) or not len(events):
         return rows[:0], rows[:0]
-    columns = {name: events[name].combine_chunks().fill_null(NONE).to_numpy() for name in events.column_names}
+    columns = {name: numbers(events[name], NONE) for name in events.column_names}
     order = np.argsort(columns["graph_node_id"], kind="stable")
     ids = columns["graph_node_id"][order]
 
@@ -106,25 +97,34 @@ def _at_capture(report: Report, work: GpuWork, innermost: Lookup) -> tuple[np.nd
     return rows, found[distinct.indices.to_numpy()]
 
 
-def _named(of_operation: np.ndarray, by_capture: np.ndarray, ranges: Ranges, own: np.ndarray) -> Layers:
-    """The layers by the names of their paths."""
-    used = np.unique(of_operation[of_operation != NONE])
-    parents = Lookup(ranges.global_tid[own], ranges.start_ns[own], ranges.end_ns[own], own)
-    paths: dict[int, str] = {}
-    path_of = {int(row): _path(int(row), ranges, parents, paths) for row in used}
-    names = sorted(set(path_of.values()))
-    code = {name: number for number, name in enumerate(names)}
-    table = np.full(len(ranges) + 1, NONE, dtype=np.int32)
-    table[used] = [code[path_of[int(row)]] for row in used]
-    return Layers(table[of_operation], by_capture, names)
+def _paths(ranges: Ranges, own: np.ndarray, innermost: Lookup) -> tuple[np.ndarray, list[str]]:
+    """The path of each of the ranges, the texts from the outermost range down to it with counters folded."""
+    start_ns, end_ns = ranges.start_ns[own], ranges.end_ns[own]
+    parent = innermost.find(ranges.global_tid[own], start_ns - 1)
+    # What ends before its parent does not lie in it.
+    parent[(parent != NONE) & (end_ns[parent] < end_ns)] = NONE
+    texts, text_of = np.unique([fold_counters(text) for text in ranges.texts], return_inverse=True)
+    text = text_of[ranges.text[own]]
+    path, names = np.full(len(own), NONE, dtype=np.int32), []
+    todo = np.arange(len(own))
+    while len(todo):
+        # From the outside inwards; a parent starts before its children, so it ends.
+        ready = (parent[todo] == NONE) | (path[parent[todo]] != NONE)
+        rows = todo[ready]
+        above = np.where(parent[rows] == NONE, NONE, path[parent[rows]])
+        code = (above + 1).astype(np.int64) * len(texts) + text[rows]
+        distinct, which = np.unique(code, return_inverse=True)
+        path[rows] = which.ravel() + len(names)
+        parts = [divmod(number, len(texts)) for number in distinct.tolist()]
+        names += [f"{names[up - 1]} / {texts[last]}" if up else str(texts[last]) for up, last in parts]
+        todo = todo[~ready]
+    return path, names
 
 
-def _path(row: int, ranges: Ranges, parents: Lookup, paths: dict[int, str]) -> str:
-    """The texts from the outermost range down to one, counters folded."""
-    if row not in paths:
-        own = fold_counters(ranges.texts[ranges.text[row]])
-        before = np.array([ranges.start_ns[row] - 1])
-        parent = int(parents.find(ranges.global_tid[row : row + 1], before)[0])
-        inside = parent != NONE and ranges.end_ns[parent] >= ranges.end_ns[row]
-        paths[row] = f"{_path(parent, ranges, parents, paths)} / {own}" if inside else own
-    return paths[row]
+def _used(path: np.ndarray, names: list[str]) -> tuple[np.ndarray, list[str]]:
+    """The same with only those names that are used, in order."""
+    used = [number for number in np.unique(path).tolist() if number != NONE]
+    ordered = sorted(used, key=names.__getitem__)
+    place = np.full(len(names) + 1, NONE, dtype=np.int32)
+    place[ordered] = np.arange(len(ordered), dtype=np.int32)
+    return place[path], [names[number] for number in ordered]

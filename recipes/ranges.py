@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from recipes.devices import pid_of
 from recipes.report import schema
-from recipes.report.report import Report
+from recipes.report.report import Report, numbers
 
 #: Event types of NVTX_EVENTS: push and pop on one thread, start and end anywhere, the same two in NVTXT files; domain.
 _PUSH_POP, _START_END, _DOMAIN = (59, 70), (60, 71), 75
@@ -50,11 +50,11 @@ def read_ranges(report: Report, last_ns: int) -> Ranges:
     rows = pc.is_in(kind, pa.array([*_PUSH_POP, *_START_END]))
     ranges = events.filter(pc.and_(pc.fill_null(rows, False), pc.is_valid(events["start_ns"])))
     ranges = ranges.take(pc.sort_indices(ranges["start_ns"]))
-    start_ns, end_ns = _numbers(ranges["start_ns"], 0), _numbers(ranges["end_ns"], -1)
+    start_ns, end_ns = numbers(ranges["start_ns"], 0), numbers(ranges["end_ns"], -1)
     closed = (end_ns >= start_ns) & ranges["end_ns"].is_valid().to_numpy()
-    global_tid = _numbers(ranges["global_tid"], 0)
+    global_tid = numbers(ranges["global_tid"], 0)
     text, texts = _texts(ranges["text"].combine_chunks())
-    domain, domains = _domains(events.filter(pc.equal(kind, _DOMAIN)), global_tid, _numbers(ranges["domain_id"], 0))
+    domain, domains = _domains(events.filter(pc.equal(kind, _DOMAIN)), global_tid, numbers(ranges["domain_id"], 0))
     return Ranges(
         start_ns=start_ns,
         end_ns=np.where(closed, end_ns, np.maximum(last_ns, start_ns)),
@@ -63,14 +63,10 @@ def read_ranges(report: Report, last_ns: int) -> Ranges:
         text=text,
         domain=domain,
         closed=closed,
-        by_thread=np.isin(_numbers(ranges["event_type"], 0), _PUSH_POP),
+        by_thread=np.isin(numbers(ranges["event_type"], 0), _PUSH_POP),
         texts=texts,
         domains=domains,
     )
-
-
-def _numbers(column: pa.ChunkedArray, null: int) -> np.ndarray:
-    return column.combine_chunks().fill_null(null).to_numpy()
 
 
 def _texts(text: pa.DictionaryArray) -> tuple[np.ndarray, list[str]]:
@@ -85,7 +81,7 @@ def _domains(created: pa.Table, global_tid: np.ndarray, domain_id: np.ndarray) -
     known = {
         (int(pid), domain): name or ""
         for pid, domain, name in zip(
-            pid_of(_numbers(created["global_tid"], 0)).tolist(),
+            pid_of(numbers(created["global_tid"], 0)).tolist(),
             created["domain_id"].to_pylist(),
             created["text"].to_pylist(),
             strict=True,

@@ -19,7 +19,8 @@ class Steps:
     start_ns, end_ns int64 as the host saw them; pid, global_tid int64; phase int32, an index into `phases`;
     closed and by_thread bool as in Ranges; `texts` and `meanings` one each; `rules` the rule of each process
     with its number of matches; `busy_threads` the global ids of threads that have ranges but start no step: they
-    say what else they do; `inferred` when steps come from repetition instead of ranges.
+    say what else they do; `of_range` int64, the place of each in the ranges, empty when `inferred`, that is when
+    steps come from repetition instead of ranges.
     """
 
     start_ns: np.ndarray
@@ -34,6 +35,7 @@ class Steps:
     meanings: list[Meaning]
     rules: dict[int, tuple[str, int]]
     busy_threads: np.ndarray
+    of_range: np.ndarray
     inferred: bool = False
 
     def __len__(self) -> int:
@@ -75,6 +77,7 @@ def find_steps(ranges: Ranges, rules: Sequence[PhaseRule]) -> Steps:
         meanings=ordered,
         rules=taken,
         busy_threads=np.setdiff1d(_talking_threads(ranges), ranges.global_tid[rows]),
+        of_range=rows,
     )
 
 

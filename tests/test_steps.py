@@ -82,7 +82,7 @@ def test_backward_pass_has_its_kernels_that_nsights_projection_loses(sqlite_of, 
     assert len(ours) == len(theirs) == 4
     assert max(theirs) < 1_000
     assert min(ours) > 15_000_000
-    assert capture.attributed_by_way()["other thread"] > 0.3
+    assert capture.attributed_by_way["other thread"] > 0.3
 
 
 def projected(nsys, path: Path, tmp_path: Path) -> list[dict[str, str]]:
@@ -128,7 +128,7 @@ def test_every_operation_is_somewhere_once(report, sqlite_of):
     selected = [np.arange(len(step))[rows] for phase, rows in capture.phases() if phase != ALL]
     if len(capture.steps):
         assert sorted(np.concatenate(selected).tolist()) == list(range(len(step)))
-        shares = capture.attributed_by_way()
+        shares = capture.attributed_by_way
         if shares is not None:
             assert 0 <= sum(shares.values()) <= 1 + 1e-12
         # One launch a step at least, and no more than it has operations.

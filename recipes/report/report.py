@@ -67,7 +67,9 @@ class Report:
             return
         present = self._source.columns(exported)
         found = {name: _present(table.columns[name], present)[:1] for name in columns}
-        for raw in self._source.batches(exported, [name for names in found.values() for name in names]):
+        # Some column must tell how many rows there are.
+        wanted = [name for names in found.values() for name in names] or _countable(table, present)
+        for raw in self._source.batches(exported, wanted):
             arrays = [_integers(raw[names[0]]) if names else pa.nulls(len(raw), pa.int64()) for names in found.values()]
             yield pa.table(dict(zip(columns, arrays, strict=True)))
 
@@ -134,6 +136,13 @@ class Report:
         return pa.DictionaryArray.from_arrays(indices, texts)
 
 
+def numbers(column: pa.ChunkedArray, null: int) -> np.ndarray:
+    """A column of integers as one array, with a number that stands for null."""
+    whole = column.combine_chunks()
+    # Arrow copies even where there is nothing to fill.
+    return (whole.fill_null(null) if whole.null_count else whole).to_numpy()
+
+
 def open_export(path: Path) -> Report:
     """The report behind a SQLite file or a parquet folder. PackError when it is not an export or only a part."""
     if path.is_dir():
@@ -162,6 +171,12 @@ def _readable(path: Path):
 
 def _present(column: SourceColumn, present: frozenset[str]) -> list[str]:
     return [name for name in (*column.exported, *column.ids) if name in present]
+
+
+def _countable(table: SourceTable, present: frozenset[str]) -> list[str]:
+    """One column of integers that the export has, or else any."""
+    known = [name for column in table.columns.values() if column.type != pa.string() for name in column.exported]
+    return [next((name for name in known if name in present), min(present))]
 
 
 def _split(table: SourceTable, wanted: dict[str, list[str]]) -> tuple[list[str], list[str]]:
