@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from recipes.errors import PackError
+from recipes.rule_file import read_rule_file
 from recipes.rule_index import RuleIndex
 
 PACKAGED = Path(__file__).with_name("families.tsv")
@@ -135,7 +136,7 @@ def load_rules(user_file: Path | None = None) -> Rules:
     Raises PackError when the file cannot be read or has a bad rule.
     """
     user = _user_rules(user_file) if user_file is not None else ()
-    return Rules(_table_rules(_read(PACKAGED), PACKAGED.name), user)
+    return Rules(_table_rules(read_rule_file(PACKAGED), PACKAGED.name), user)
 
 
 def check_rules(user_file: Path | None) -> None:
@@ -149,21 +150,12 @@ def _user_rules(user_file: Path) -> list[Rule]:
     if not path.exists() and ":" in str(path):
         start, _, choice = str(path).rpartition(":")
         path = Path(start)
-    text = _read(path)
+    text = read_rule_file(path)
     if text.lstrip().startswith("{"):
         return list(_json_rules(text, path.name, choice))
     if choice:
         raise PackError(f"{path}: not JSON, so {choice!r} selects nothing; give the file name only")
     return list(_table_rules(text, path.name))
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise PackError(f"{path}: not UTF-8 at byte {error.start}; save the rule file as UTF-8") from error
-    except OSError as error:
-        raise PackError(f"{path}: cannot read the rule file: {error.strerror}; check the path") from error
 
 
 def _table_rules(text: str, file: str) -> Iterator[Rule]:

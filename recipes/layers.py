@@ -106,18 +106,18 @@ def _paths(ranges: Ranges, own: np.ndarray, innermost: Lookup) -> tuple[np.ndarr
     texts, text_of = np.unique([fold_counters(text) for text in ranges.texts], return_inverse=True)
     text = text_of[ranges.text[own]]
     path, names = np.full(len(own), NONE, dtype=np.int32), []
-    todo = np.arange(len(own))
-    while len(todo):
+    unnamed = np.arange(len(own))
+    while len(unnamed):
         # From the outside inwards; a parent starts before its children, so it ends.
-        ready = (parent[todo] == NONE) | (path[parent[todo]] != NONE)
-        rows = todo[ready]
+        ready = (parent[unnamed] == NONE) | (path[parent[unnamed]] != NONE)
+        rows = unnamed[ready]
         above = np.where(parent[rows] == NONE, NONE, path[parent[rows]])
         code = (above + 1).astype(np.int64) * len(texts) + text[rows]
         distinct, which = np.unique(code, return_inverse=True)
         path[rows] = which.ravel() + len(names)
         parts = [divmod(number, len(texts)) for number in distinct.tolist()]
         names += [f"{names[up - 1]} / {texts[last]}" if up else str(texts[last]) for up, last in parts]
-        todo = todo[~ready]
+        unnamed = unnamed[~ready]
     return path, names
 
 

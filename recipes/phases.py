@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from recipes.errors import PackError
+from recipes.rule_file import read_rule_file
 
 PACKAGED = Path(__file__).with_name("phases.tsv")
 #: A rule is taken when at least so many ranges match.
@@ -99,23 +100,14 @@ def load_phase_rules(user_file: Path | None = None) -> list[PhaseRule]:
 
     A user's file has lines of pattern, phase and, if need be, NVTX domain, separated by tabs. They make one rule.
     """
-    own = _grouped(_lines(_read(PACKAGED), PACKAGED.name))
+    own = _grouped(_lines(read_rule_file(PACKAGED), PACKAGED.name))
     if user_file is None:
         return own
-    rows = ((USER_RULE, *row) for row in _rows(_read(user_file), user_file.name))
+    rows = ((USER_RULE, *row) for row in _rows(read_rule_file(user_file), user_file.name))
     lines = [_line(where, rule, *columns) for rule, where, *columns in rows]
     if not lines:
         raise PackError(f"{user_file}: no rules in this file; write lines of pattern, tab, phase")
     return [*_grouped(lines), *own]
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise PackError(f"{path}: not UTF-8 at byte {error.start}; save the rule file as UTF-8") from None
-    except OSError as error:
-        raise PackError(f"{path}: cannot read the rule file ({error.strerror}); check the path") from None
 
 
 def _rows(text: str, file: str) -> Iterator[list[str]]:
