@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from llm_decode_floor.floors import FloorSettings, floor_columns, rate, split_at_floor
+from llm_decode_floor.floors import FloorSettings, floor_columns, left_whole, rate, split_at_floor
 from llm_decode_floor.tables import FLOOR, LAYERS, PHASES, STEP_PARTS, STEPS
 from llm_decode_floor.waterfall import step_parts
 from recipes import families
@@ -47,9 +47,12 @@ def analyse(capture: Capture, settings: Settings) -> tuple[dict[str, pa.Table], 
     step_rows = _step_rows(capture, projection, parts, edge)
     phase_rows = [_phase_row(step_rows, *group) for group in _groups(step_rows).items()]
     rated = rate(capture, phase_rows, settings.floor)
+    doubts: dict[str, str] = {}
     for one in rated:
         if one.floor is not None and one.floor.floor_ns:
-            parts = split_at_floor(parts, _entries(projection, capture, one.row), one.floor)
+            entries = _entries(projection, capture, one.row)
+            doubts = {**left_whole(parts, entries, one.floor), **doubts}
+            parts = split_at_floor(parts, entries, one.floor)
     tables = {
         STEPS: step_rows,
         STEP_PARTS: _part_rows(capture, projection, parts),
@@ -57,8 +60,8 @@ def analyse(capture: Capture, settings: Settings) -> tuple[dict[str, pa.Table], 
         FLOOR: floor_columns(rated),
         LAYERS: _layer_rows(capture),
     }
-    remarks = list(dict.fromkeys(remark for one in rated for remark in one.remarks))
-    return {table.name: _table(table, columns) for table, columns in tables.items()}, remarks
+    remarks = dict.fromkeys(remark for one in rated for remark in one.remarks)
+    return {table.name: _table(table, columns) for table, columns in tables.items()}, [*remarks, *doubts.values()]
 
 
 def _entries(projection: Projection, capture: Capture, row: dict[str, Any]) -> np.ndarray:

@@ -15,6 +15,7 @@ from recipes.capture import Capture
 from recipes.errors import PackError
 from recipes.hardware import Bandwidth, bandwidth, choose_gpu, find_gpu
 from recipes.report import schema
+from recipes.units import format_ns
 
 #: Phases that read all weights once for one token a sequence (several with speculation).
 DECODE_PHASES = ("decode", "step", "generation")
@@ -111,7 +112,9 @@ def _decode_floor(row: dict[str, Any], found: Bandwidth, settings: FloorSettings
     """The context taken, and the floor; no floor without a model or without a batch."""
     batch = row["batch"] or settings.batch
     kv_tokens, tokens = row.get("kv_tokens"), row.get("tokens")
-    context = kv_tokens / batch if kv_tokens and batch else settings.context
+    context = settings.context
+    if context is None and kv_tokens and batch:
+        context = kv_tokens / batch
     if settings.model is None or not batch:
         return context, None
     each = settings.tokens_per_step or (max(tokens / batch, 1) if tokens else 1)
@@ -182,7 +185,7 @@ def split_at_floor(parts: dict[str, np.ndarray], entries: np.ndarray, floor: Flo
     floor is left whole: then the floor is not that of what was captured.
     """
     split = dict(parts)
-    for family, name, floor_ns in (("gemm", "weights_floor", floor.weight_ns), ("attention", "kv_floor", floor.kv_ns)):
+    for family, name, floor_ns in _floors_of_families(floor):
         if family not in parts or not floor_ns or np.median(parts[family][entries]) < floor_ns:
             continue
         time_ns = split[family]
@@ -194,6 +197,26 @@ def split_at_floor(parts: dict[str, np.ndarray], entries: np.ndarray, floor: Flo
         rest[entries] = 0
         split |= {family: rest, name: at_floor, f"{family}_above_floor": above}
     return split
+
+
+def left_whole(parts: dict[str, np.ndarray], entries: np.ndarray, floor: Floor) -> dict[str, str]:
+    """The families of some steps that mostly take less than their floor, and what is wrong then, in words."""
+    found = {}
+    for family, name, floor_ns in _floors_of_families(floor):
+        time_ns = np.median(parts[family][entries]) if family in parts else 0
+        if time_ns and floor_ns and time_ns < floor_ns:
+            what = {"weights_floor": "the weights", "kv_floor": "the KV cache"}[name]
+            found[family] = (
+                f"{family} kernels take {format_ns(time_ns)}, less than reading {what} of {floor.model.name} takes "
+                f"({format_ns(floor_ns)}): check --model, --tp, --context, the types, --gpu and rules of your own "
+                "(--families) against what was captured"
+            )
+    return found
+
+
+def _floors_of_families(floor: Floor) -> tuple[tuple[str, str, float | None], ...]:
+    """Each family that has a floor, the part at the floor, and that floor in ns."""
+    return ("gemm", "weights_floor", floor.weight_ns), ("attention", "kv_floor", floor.kv_ns)
 
 
 def check_settings(settings: FloorSettings) -> None:

@@ -32,8 +32,8 @@ def summarise(tables: dict[str, pa.Table], settings: Settings) -> str:
     group = _group(lead, floors, steps, settings)
     parts = _mean_parts(tables, steps, lead)
     lines = [_verdict(lead, group, tables), "{quality}", "", _phase_table(phases, floors)]
-    lines += ["", _part_table(parts, lead), *_layer_table(tables, lead), ""]
-    lines += [f"! {doubt}" for doubt in _doubts(group, parts)]
+    name = _name(lead) + _place(lead, tables)
+    lines += ["", _part_table(parts, name), *_layer_table(tables, lead), ""]
     lines += [f"{number}. {one.text}" for number, one in enumerate(findings(group, parts), 1)]
     return "\n".join([*lines, *_remarks(group)])
 
@@ -116,33 +116,19 @@ def _name(lead: pd.Series) -> str:
     return lead["phase"] if pd.isna(lead["batch"]) else f"{lead['phase']} bs={int(lead['batch'])}"
 
 
-def _doubts(group: dict[str, Any], parts: dict[str, float]) -> list[str]:
-    """What shows that the model, its layout or its types do not fit the capture."""
-    floor = group["floor"]
-    if floor is None:
-        return []
-    doubts = []
-    for family, what, floor_ns in (
-        ("gemm", "the weights", floor.weight_ns),
-        ("attention", "the KV cache", floor.kv_ns),
-    ):
-        # Left whole although there is a floor: it takes less than that.
-        if floor_ns and parts.get(family):
-            doubts.append(
-                f"{family} kernels take {format_ns(parts[family])}, less than reading {what} of {floor.model.name} "
-                f"takes ({format_ns(floor_ns)}): check --model, --tp, --context, the types, --gpu and rules of your "
-                "own (--families) against what was captured"
-            )
-    return doubts
+def _place(lead: pd.Series, tables: dict[str, pa.Table]) -> str:
+    """Where the leading phase ran, when there are several reports or devices."""
+    phases = tables["phases"].to_pandas()
+    report = f" in {lead['report']}" if phases["report"].nunique() > 1 else ""
+    return report + (f", GPU {int(lead['device'])}" if phases["device"].nunique() > 1 else "")
 
 
 def _verdict(lead: pd.Series, group: dict[str, Any], tables: dict[str, pa.Table]) -> str:
     files = tables["files"].to_pandas().set_index("report")
     gpu = files.loc[lead["report"], "gpu_name"] or "the GPU"
-    place = f" in {lead['report']}" if tables["phases"]["report"].to_pandas().nunique() > 1 else ""
     period = "" if pd.isna(lead["period_p50_ns"]) else f", {format_ns(lead['period_p50_ns'])} start to start"
     projected = f"{format_ns(lead['duration_p50_ns'])} projected (p50 of {format_count(lead['steps'], 'step')})"
-    text = f"{_name(lead)} on {gpu}{place}: {projected}{period}"
+    text = f"{_name(lead)} on {gpu}{_place(lead, tables)}: {projected}{period}"
     floor, row = group["floor"], group["row"]
     if floor is not None:
         width = row["bandwidth_bytes_per_s"]
@@ -198,7 +184,7 @@ def _mbu(floor: pd.Series) -> str:
     return "below floor" if floor["ratio"] < 1 else _percent(floor["mbu"])
 
 
-def _part_table(parts: dict[str, float], lead: pd.Series) -> str:
+def _part_table(parts: dict[str, float], name: str) -> str:
     """The parts of a mean step, idle last; they add up to the step, and with between_steps to the period."""
     within = {name: time for name, time in parts.items() if name != "between_steps"}
     total = sum(within.values())
@@ -206,12 +192,12 @@ def _part_table(parts: dict[str, float], lead: pd.Series) -> str:
     shown = [name for name in within if within[name] >= 500]
     order = sorted(shown, key=lambda name: (name.startswith("idle_"), -within[name]))
     rows = [
-        [name.replace("_", " "), format_ms(within[name]), format_share(within[name] / max(total, 1))] for name in order
+        [part.replace("_", " "), format_ms(within[part]), format_share(within[part] / max(total, 1))] for part in order
     ]
     rows.append(["mean step", format_ms(total), ""])
     if parts.get("between_steps"):
         rows.append(["between steps", format_ms(parts["between_steps"]), ""])
-    return text_table([f"{_name(lead)}: part", "ms", "of the step"], rows)
+    return text_table([f"{name}: part", "ms", "of the step"], rows)
 
 
 def _layer_table(tables: dict[str, pa.Table], lead: pd.Series) -> list[str]:
@@ -226,7 +212,8 @@ def _layer_table(tables: dict[str, pa.Table], lead: pd.Series) -> list[str]:
          "when captured" if row.attribution == "capture" else "at launch"]
         for row in mine.itertuples()
     ]  # fmt: skip
-    return ["", text_table([f"{lead['phase']}: ranges inside", "operations", "kernel ms", "range open"], rows)]
+    inside = f"ranges inside all {lead['phase']} steps{_place(lead, tables)}"
+    return ["", text_table([inside, "operations", "kernel ms", "range open"], rows)]
 
 
 def _remarks(group: dict[str, Any]) -> list[str]:

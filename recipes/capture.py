@@ -55,10 +55,12 @@ class Capture:
         return "; ".join(sorted(rules))
 
     def coverage(self) -> str:
-        """How the steps were found and the share of GPU time in them, by the way it came there; empty without steps."""
+        """How the steps were found and the share of GPU time in them, by the way it came there; empty without work."""
         ways = self.attributed_by_way
-        if not ways:
+        if not len(self.work):
             return ""
+        if not ways:
+            return "none found: no NVTX range has the name of a step, and the work does not repeat"
         shares = [f"{share * 100:.1f} % by {way}" for way, share in ways.items() if share]
         outside = f"{(1 - sum(ways.values())) * 100:.1f} % outside"
         if self.steps.inferred:

@@ -53,8 +53,8 @@ def _why_empty(report: Report, *, filtered: bool) -> str:
             "capture again with -t cuda,nvtx around steps that run"
         )
     return (
-        "no GPU work and no CUDA calls: the process that uses the GPU was not traced; capture again with "
-        "-t cuda,nvtx and --trace-fork-before-exec=true"
+        "no GPU work and no CUDA calls: CUDA was not traced, or not in the process that uses the GPU; capture again "
+        "with -t cuda,nvtx and --trace-fork-before-exec=true"
     )
 
 

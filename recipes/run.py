@@ -66,7 +66,7 @@ class Outcome:
 
     tables: dict[str, pa.Table]
     file: dict[str, Any]
-    #: How the steps were found and what they cover, in words; empty without steps.
+    #: How the steps were found and what they cover, in words; empty without GPU work.
     steps: str = ""
 
 
@@ -263,7 +263,10 @@ def _quality_line(outcomes: list[Outcome]) -> str:
         read += f"; {format_count(unreadable, 'input')} could not be read"
     line = f"quality: {worst} ({read})"
     told = {outcome.steps for outcome in outcomes if outcome.steps}
-    steps = [f"steps: {told.pop()}"] if len(told) == 1 else []
+    steps = [f"steps: {text}" for text in told]
+    if len(told) > 1:
+        found = sum(row["phase_rule"] is not None for row in rows)
+        steps = [f"steps: found in {found} of {format_count(len(rows), 'report')}; files.parquet says how"]
     limited = sorted((row for row in rows if row["message"]), key=lambda row: levels.index(row["quality"]))
     if len(outcomes) == 1:
         return "\n".join([": ".join([line, *(row["message"] for row in limited)]), *steps])
