@@ -91,7 +91,11 @@ LAYERS = Table(
     (
         *REPORT_KEYS,
         _PHASE,
-        Column("layer", "string", "texts of the ranges inside the step, outermost first, counters folded to *"),
+        Column(
+            "layer",
+            "string",
+            "texts of the ranges inside the step or around its capture, outermost first, counters as *",
+        ),
         Column("attribution", "string", "launch, or capture: the range open when the CUDA graph was captured"),
         Column("operations", "int64", "GPU operations"),
         Column("time_ns", "int64", "summed durations"),

@@ -93,22 +93,26 @@ def read_correlation(report: Report, work: GpuWork) -> Iterator[tuple[int, np.nd
 
     Process and correlation id tie an operation to the call that launched it.
     """
-    (correlation_id,) = _numbers(report, correlation_id=-1)
-    correlation_id = correlation_id[work.rows]
+    return _by_process(report, work, "correlation_id")
+
+
+def read_graph_nodes(report: Report, work: GpuWork) -> Iterator[tuple[int, np.ndarray | slice, np.ndarray]]:
+    """Process by process: its id, which operations are its, and the graph node that each ran; -1 for none."""
+    return _by_process(report, work, "graph_node_id")
+
+
+def _by_process(report: Report, work: GpuWork, column: str) -> Iterator[tuple[int, np.ndarray | slice, np.ndarray]]:
+    """Ids that are handed out per process, int64; -1 for null."""
+    (ids,) = _numbers(report, **{column: -1})
+    ids = ids[work.rows]
     if len(work.devices.pids) == 1:
-        yield work.devices.pids[0], slice(None), correlation_id
+        yield work.devices.pids[0], slice(None), ids
         return
     (global_pid,) = _numbers(report, global_pid=0)
     pid = pid_of(global_pid[work.rows])
     for process in work.devices.pids:
         rows = np.flatnonzero(pid == process)
-        yield process, rows, correlation_id[rows]
-
-
-def read_graph_nodes(report: Report, work: GpuWork) -> np.ndarray:
-    """The graph node that each operation ran, int64; -1 for work outside CUDA graphs."""
-    (node,) = _numbers(report, graph_node_id=-1)
-    return node[work.rows]
+        yield process, rows, ids[rows]
 
 
 def select(work: GpuWork, rows: np.ndarray) -> GpuWork:

@@ -14,8 +14,11 @@ RULE = "inferred"
 PHASE = "step"
 #: So many repetitions make a step, and so many operations at least make a pattern.
 LEAST_STEPS, LEAST_LENGTH = 3, 8
-#: This share of the operations must be as the pattern has it; one odd operation spoils as many as a step has.
+#: This share of the operations must be alike a length apart; one odd operation spoils as many as a step has.
 _ALIKE = 0.9
+#: In steps of the usual length this share must be as the pattern has it. What others have more or less must be at most
+#: this share of all: layers repeat too, but what else a step does stands between them.
+_EXACT, _ODD = 0.98, 0.01
 
 
 def infer_steps(report: Report, work: GpuWork) -> tuple[Steps, Attribution]:
@@ -51,7 +54,20 @@ def _repetitions(work: GpuWork, rows: np.ndarray) -> list[tuple[int, int]]:
     cut = _cut(work.start_ns[rows], work.end_ns[rows], regular, length)
     if cut:
         edges = _edges(name, begin, int(regular[0]) + cut, length)
-    return list(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)) if len(edges) > LEAST_STEPS else []
+    if len(edges) <= LEAST_STEPS or not _are_steps(name, edges, length):
+        return []
+    return list(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True))
+
+
+def _are_steps(name: np.ndarray, edges: np.ndarray, length: int) -> bool:
+    """Whether the stretches between edges are one and the same but for a few operations."""
+    sizes = np.diff(edges)
+    whole = edges[:-1][sizes == length]
+    if np.abs(sizes - length).sum() > _ODD * (edges[-1] - edges[0]) or not len(whole):
+        return False
+    rows = name[whole[:, np.newaxis] + np.arange(length)]
+    # The median of a column is the name that most have there.
+    return bool((rows == np.median(rows, axis=0)).mean() >= _EXACT)
 
 
 def _edges(name: np.ndarray, begin: int, at: int, length: int) -> np.ndarray:

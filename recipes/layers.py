@@ -8,18 +8,20 @@ was open then is its layer. That is told apart, since it says where the code sto
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
+from recipes.devices import pid_of
 from recipes.gpu_work import GpuWork, read_graph_nodes
 from recipes.launches import NONE, Launches
 from recipes.ranges import Ranges
 from recipes.report import schema
 from recipes.report.report import Report, numbers
 from recipes.steps import Steps
-from recipes.timeline import Lookup
+from recipes.timeline import Lookup, enclosing
 
 _COUNTER = re.compile(r"\d+")
 
@@ -42,9 +44,7 @@ def fold_counters(text: str) -> str:
 def find_layers(report: Report, work: GpuWork, launches: Launches, ranges: Ranges, steps: Steps) -> Layers:
     """The layers of all operations."""
     nothing = Layers(np.full(len(work), NONE, dtype=np.int32), np.zeros(len(work), dtype=bool), [])
-    inside = ranges.by_thread & ~_holds_step(ranges, steps)
-    inside[steps.of_range] = False
-    own = np.flatnonzero(inside)
+    own = np.flatnonzero(ranges.by_thread & ~_holds_step(ranges, steps))
     if not len(own):
         return nothing
     innermost = Lookup(ranges.global_tid[own], ranges.start_ns[own], ranges.end_ns[own], np.arange(len(own)))
@@ -52,63 +52,74 @@ def find_layers(report: Report, work: GpuWork, launches: Launches, ranges: Range
     known = launches.of_operation != NONE
     of_operation = np.full(len(work), NONE, dtype=np.int64)
     of_operation[known] = at_launch[launches.of_operation[known]]
-    rows, at_capture = _at_capture(report, work, innermost)
     by_capture = np.zeros(len(work), dtype=bool)
-    by_capture[rows] = at_capture != NONE
-    of_operation[rows] = at_capture
-    path, names = _paths(ranges, own, innermost)
+    for rows, at_capture in _at_capture(report, work, innermost):
+        captured = at_capture != NONE
+        of_operation[rows[captured]] = at_capture[captured]
+        by_capture[rows[captured]] = True
+    path, names = _paths(ranges, own)
     of_operation, names = _used(np.append(path, np.int32(NONE))[of_operation], names)
     return Layers(of_operation, by_capture, names)
 
 
 def _holds_step(ranges: Ranges, steps: Steps) -> np.ndarray:
-    """Which ranges are around a step of their thread: no layers of it."""
-    first_after = np.full(len(ranges), np.iinfo(np.int64).max)
+    """Which ranges are around a step of their thread, or steps themselves: no layers of it."""
+    holds = np.zeros(len(ranges), dtype=bool)
     for thread in np.unique(steps.global_tid).tolist():
-        starts_ns = np.sort(steps.start_ns[steps.global_tid == thread])
+        own = np.flatnonzero(steps.global_tid == thread)
+        own = own[np.argsort(steps.start_ns[own], kind="stable")]
         rows = np.flatnonzero(ranges.global_tid == thread)
-        place = np.searchsorted(starts_ns, ranges.start_ns[rows], side="left")
-        first_after[rows] = np.append(starts_ns, np.iinfo(np.int64).max)[place]
-    return first_after < ranges.end_ns
+        place = np.searchsorted(steps.start_ns[own], ranges.start_ns[rows], side="left")
+        first_end_ns = np.append(steps.end_ns[own], np.iinfo(np.int64).max)[place]
+        holds[rows] = ranges.end_ns[rows] >= first_end_ns
+    holds[steps.of_range] = True
+    return holds
 
 
-def _at_capture(report: Report, work: GpuWork, innermost: Lookup) -> tuple[np.ndarray, np.ndarray]:
-    """The operations that are graph nodes, and the range that was open when each node was made."""
-    node = read_graph_nodes(report, work)
-    rows = np.flatnonzero(node != NONE)
+def _at_capture(report: Report, work: GpuWork, innermost: Lookup) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The operations that are graph nodes, and the range that was open when each node was captured; NONE for none."""
     events = report.read(schema.GRAPH_NODES)
-    if not len(rows) or not len(events):
-        return rows[:0], rows[:0]
-    columns = {name: numbers(events[name], NONE) for name in events.column_names}
-    order = np.argsort(columns["graph_node_id"], kind="stable")
-    ids = columns["graph_node_id"][order]
+    if not len(events):
+        return
+    thread, start_ns = numbers(events["global_tid"], NONE), numbers(events["start_ns"], NONE)
+    ids, originals = numbers(events["graph_node_id"], NONE), numbers(events["original_graph_node_id"], NONE)
+    # Each process hands out ids of its own.
+    pid = pid_of(thread)
+    for process, own, node in read_graph_nodes(report, work):
+        rows = np.arange(len(work))[own][node != NONE]
+        made = np.flatnonzero(pid == process)
+        if not len(rows) or not len(made):
+            continue
+        distinct = pa.array(node[node != NONE]).dictionary_encode()
+        wanted = distinct.dictionary.to_numpy()
+        # A node that is launched was copied from the one that was captured, when the graph was made ready. It may have
+        # a row for its making and one for its copying.
+        copied = made[originals[made] != NONE]
+        original = _first_of(ids[copied], originals[copied], wanted)
+        event = _first_of(ids[made], made, np.where(original == NONE, wanted, original))
+        found = np.where(event == NONE, NONE, innermost.find(thread[event], start_ns[event]))
+        yield rows, found[distinct.indices.to_numpy()]
 
-    def row_of(wanted: np.ndarray) -> np.ndarray:
-        at = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
-        return np.where(ids[at] == wanted, order[at], NONE)
 
-    distinct = pa.array(node[rows]).dictionary_encode()
-    made = row_of(distinct.dictionary.to_numpy())
-    # A node that is launched was copied from the one that was captured, when the graph was made ready.
-    original = np.where(made != NONE, columns["original_graph_node_id"][made], NONE)
-    captured = np.where(original != NONE, row_of(original), made)
-    found = innermost.find(columns["global_tid"][captured], columns["start_ns"][captured])
-    found = np.where(captured != NONE, found, NONE)
-    return rows, found[distinct.indices.to_numpy()]
+def _first_of(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """The value that stands first for each wanted key; NONE for a key that is not there."""
+    if not len(keys):
+        return np.full(len(wanted), NONE)
+    order = np.argsort(keys, kind="stable")
+    at = np.minimum(np.searchsorted(keys[order], wanted), len(keys) - 1)
+    return np.where(keys[order][at] == wanted, values[order][at], NONE)
 
 
-def _paths(ranges: Ranges, own: np.ndarray, innermost: Lookup) -> tuple[np.ndarray, list[str]]:
+def _paths(ranges: Ranges, own: np.ndarray) -> tuple[np.ndarray, list[str]]:
     """The path of each of the ranges, the texts from the outermost range down to it with counters folded."""
-    start_ns, end_ns = ranges.start_ns[own], ranges.end_ns[own]
-    parent = innermost.find(ranges.global_tid[own], start_ns - 1)
-    # What ends before its parent does not lie in it.
-    parent[(parent != NONE) & (end_ns[parent] < end_ns)] = NONE
-    texts, text_of = np.unique([fold_counters(text) for text in ranges.texts], return_inverse=True)
-    text = text_of[ranges.text[own]]
+    parent = enclosing(ranges.global_tid[own], ranges.start_ns[own], ranges.end_ns[own])
+    code_of: dict[str, int] = {}
+    text = np.array([code_of.setdefault(fold_counters(text), len(code_of)) for text in ranges.texts])[ranges.text[own]]
+    texts = list(code_of)
     path, names = np.full(len(own), NONE, dtype=np.int32), []
     unnamed = np.arange(len(own))
     while len(unnamed):
-        # From the outside inwards; a parent starts before its children, so it ends.
+        # From the outside inwards.
         ready = (parent[unnamed] == NONE) | (path[parent[unnamed]] != NONE)
         rows = unnamed[ready]
         above = np.where(parent[rows] == NONE, NONE, path[parent[rows]])
@@ -116,7 +127,7 @@ def _paths(ranges: Ranges, own: np.ndarray, innermost: Lookup) -> tuple[np.ndarr
         distinct, which = np.unique(code, return_inverse=True)
         path[rows] = which.ravel() + len(names)
         parts = [divmod(number, len(texts)) for number in distinct.tolist()]
-        names += [f"{names[up - 1]} / {texts[last]}" if up else str(texts[last]) for up, last in parts]
+        names += [f"{names[up - 1]} / {texts[last]}" if up else texts[last] for up, last in parts]
         unnamed = unnamed[~ready]
     return path, names
 

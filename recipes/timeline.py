@@ -71,18 +71,31 @@ class Lookup:
         return found
 
 
+def enclosing(group: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
+    """For each interval the nearest one of its group that it lies in, int64; -1 for none. The first of equals holds."""
+    # Side by side, intervals of another group are over before this one starts.
+    _, moved_end_ns, order = side_by_side(group, start_ns, end_ns)
+    nearest = _nearest_earlier(moved_end_ns, 0)
+    found = np.full(len(order), -1)
+    found[order] = np.where(nearest >= 0, order[nearest], -1)
+    return found
+
+
 def _outlasting(start_ns: np.ndarray, end_ns: np.ndarray, latest_ns: np.ndarray) -> np.ndarray:
     """For each interval the nearest earlier one that ends later: all between are over when it is."""
-    earlier = np.arange(-1, len(start_ns) - 1)
     if len(start_ns) < 2 or (start_ns[1:] >= latest_ns[:-1]).all():
-        return earlier
+        return np.arange(-1, len(start_ns) - 1)
+    return _nearest_earlier(end_ns, 1)
+
+
+def _nearest_earlier(end_ns: np.ndarray, later_ns: int) -> np.ndarray:
+    """For each the place of the nearest one before that ends at least so much later; -1 for none."""
     # A stack is linear where array passes are one for each level of nesting, and takes 0.1 us an interval.
     open_ones: list[int] = []
-    ends = end_ns.tolist()
-    nearest = []
+    ends, nearest = end_ns.tolist(), []
     for number, end in enumerate(ends):
-        while open_ones and ends[open_ones[-1]] <= end:
+        while open_ones and ends[open_ones[-1]] < end + later_ns:
             open_ones.pop()
         nearest.append(open_ones[-1] if open_ones else -1)
         open_ones.append(number)
-    return np.array(nearest)
+    return np.array(nearest, dtype=np.int64)

@@ -67,8 +67,10 @@ class Report:
             return
         present = self._source.columns(exported)
         found = {name: _present(table.columns[name], present)[:1] for name in columns}
-        # Some column must tell how many rows there are.
-        wanted = [name for names in found.values() for name in names] or _countable(table, present)
+        wanted = [name for names in found.values() for name in names]
+        if not wanted:
+            yield self.read(table, columns)
+            return
         for raw in self._source.batches(exported, wanted):
             arrays = [_integers(raw[names[0]]) if names else pa.nulls(len(raw), pa.int64()) for names in found.values()]
             yield pa.table(dict(zip(columns, arrays, strict=True)))
@@ -171,12 +173,6 @@ def _readable(path: Path):
 
 def _present(column: SourceColumn, present: frozenset[str]) -> list[str]:
     return [name for name in (*column.exported, *column.ids) if name in present]
-
-
-def _countable(table: SourceTable, present: frozenset[str]) -> list[str]:
-    """One column of integers that the export has, or else any."""
-    known = [name for column in table.columns.values() if column.type != pa.string() for name in column.exported]
-    return [next((name for name in known if name in present), min(present))]
 
 
 def _split(table: SourceTable, wanted: dict[str, list[str]]) -> tuple[list[str], list[str]]:
