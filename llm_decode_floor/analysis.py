@@ -41,7 +41,7 @@ def analyse(capture: Capture, settings: Settings) -> tuple[dict[str, pa.Table], 
     projection = project(work, capture.attribution.step, steps)
     names = name_families(work, families.load_rules(settings.families))
     family = names.of_name[work.name]
-    in_passes = list(passes(work.kind, names.communicates(family)))
+    in_passes = passes(work.kind, names.communicating(work.name))
     parts = step_parts(capture, projection, family, in_passes, names.families)
     edge = edge_steps(capture) if len(steps) else np.zeros(0, dtype=bool)
     step_rows = _step_rows(capture, projection, parts, edge)

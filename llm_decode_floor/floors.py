@@ -117,9 +117,14 @@ def _decode_floor(row: dict[str, Any], found: Bandwidth, settings: FloorSettings
         context = kv_tokens / batch
     if settings.model is None or not batch:
         return context, None
-    each = settings.tokens_per_step or (max(tokens / batch, 1) if tokens else 1)
-    step = Step(batch, context, each, settings.kv_dtype)
+    step = step_of(batch, context, tokens, settings)
     return context, floor_of(settings.model, step, found.bytes_per_s, settings.layout, settings.attainable)
+
+
+def step_of(batch: float, context: float | None, tokens: float | None, settings: FloorSettings) -> Step:
+    """A decode step, of which the ranges tell `tokens` new tokens in all or None."""
+    each = settings.tokens_per_step or (max(tokens / batch, 1) if tokens else 1)
+    return Step(batch, context, each, settings.kv_dtype)
 
 
 def _compute_flop(row: dict[str, Any], settings: FloorSettings) -> float | None:
@@ -144,7 +149,7 @@ def _floor_row(rated: Rated) -> dict[str, Any]:
     row, floor, duration_ns = rated.row, rated.floor, rated.row["duration_p50_ns"]
     floor_ns = floor.floor_ns if floor else None
     peak, flop, width = rated.peak_flop_per_s, rated.flop, rated.bandwidth.bytes_per_s
-    ratio = duration_ns / floor_ns if floor_ns and duration_ns else None
+    ratio = floor.ratio(duration_ns) if floor_ns and duration_ns else None
     mfu = flop / (duration_ns * 1e-9 * peak) if flop and peak and duration_ns else None
     return {
         "device": row["device"],

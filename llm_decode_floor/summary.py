@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from llm_decode_floor.analysis import BETWEEN_STEPS, Settings
 from llm_decode_floor.findings import findings
-from llm_decode_floor.floor import Floor, Step, floor_of
-from llm_decode_floor.floors import DECODE_PHASES
+from llm_decode_floor.floor import Floor, floor_of
+from llm_decode_floor.floors import DECODE_PHASES, step_of
 from recipes.text_table import shortened, text_table
 from recipes.units import format_count, format_ms, format_ns, format_share
 
@@ -95,9 +95,9 @@ def _floor_again(row: pd.Series, steps: pd.DataFrame, settings: Settings) -> Flo
     chosen = settings.floor
     batch = chosen.batch if pd.isna(row["batch"]) else row["batch"]
     context = None if pd.isna(row["context"]) else float(row["context"])
-    tokens = steps["tokens"].median()
-    each = chosen.tokens_per_step or (1 if pd.isna(tokens) else max(tokens / batch, 1))
-    step = Step(batch, context, each, chosen.kv_dtype)
+    # As in the analysis: where one step does not tell its tokens, those of the others do not count.
+    tokens = None if steps["tokens"].isna().any() else steps["tokens"].median()
+    step = step_of(batch, context, tokens, chosen)
     return floor_of(chosen.model, step, row["bandwidth_bytes_per_s"], chosen.layout, chosen.attainable)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from recipes import intervals
@@ -16,7 +18,7 @@ OTHER_WORK = "other_work"
 
 
 def step_parts(
-    capture: Capture, projection: Projection, family: np.ndarray, passes: list[np.ndarray], families: list[str]
+    capture: Capture, projection: Projection, family: np.ndarray, passes: Iterable[np.ndarray], families: list[str]
 ) -> dict[str, np.ndarray]:
     """The ns of each part per entry of the projection, int64, zeros included.
 
@@ -38,30 +40,23 @@ def step_parts(
 
 
 def _exclusive_by_step(
-    work: GpuWork, projection: Projection, family: np.ndarray, passes: list[np.ndarray], count: int
+    work: GpuWork, projection: Projection, family: np.ndarray, passes: Iterable[np.ndarray], count: int
 ) -> np.ndarray:
     """ns by entry and family: what each family adds to the union of the entry's own operations."""
     # All entries on one line, one behind the other, so that none meets another.
     duration_ns = projection.duration_ns
     line_ns = np.cumsum(duration_ns) - duration_ns - projection.start_ns
     total = np.zeros(len(projection) * count, dtype=np.int64)
-    union: tuple[np.ndarray, np.ndarray] | None = None
     inside = projection.of_operation >= 0
-    remaining = [np.flatnonzero(chosen & inside) for chosen in passes]
-    remaining = [rows for rows in remaining if len(rows)]
-    while remaining:
-        rows = remaining.pop(0)
-        entry = projection.of_operation[rows]
-        starts_ns, ends_ns = work.start_ns[rows] + line_ns[entry], work.end_ns[rows] + line_ns[entry]
-        order = intervals.by_start(starts_ns)
-        parts = intervals.added_ns(starts_ns[order], ends_ns[order])
-        added_ns = parts[1] - parts[0]
-        if union is not None:
-            added_ns -= intervals.covered_ns(*parts, union)
-        code = (entry.astype(np.int64) * count + family[rows])[order]
+
+    def times_ns(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        moved_ns = line_ns[projection.of_operation[rows]]
+        return work.start_ns[rows] + moved_ns, work.end_ns[rows] + moved_ns
+
+    in_passes = (np.flatnonzero(chosen & inside) for chosen in passes)
+    for rows, order, added_ns in intervals.exclusive((rows for rows in in_passes if len(rows)), times_ns):
+        code = (projection.of_operation[rows].astype(np.int64) * count + family[rows])[order]
         total += np.bincount(code, weights=added_ns, minlength=len(total)).astype(np.int64)
-        if remaining:
-            union = parts if union is None else intervals.joined(union, parts)
     return total.reshape(len(projection), count)
 
 

@@ -18,7 +18,6 @@ from recipes.tables import REPORT_KEYS, Column, Table
 from recipes.work_families import NameFamilies, name_families, passes
 
 NAME = "llm_kernel_families"
-Intervals = tuple[np.ndarray, np.ndarray]
 _KEYS = (
     *REPORT_KEYS,
     Column("phase", "string", "phase of the model; `all` is the whole window, `outside` what is in no step"),
@@ -69,11 +68,6 @@ class Settings:
     families: Path | None = None
 
 
-def check(settings: Settings) -> None:
-    """PackError when the settings cannot work, before any report is read."""
-    families.check_rules(settings.families)
-
-
 def analyse(capture: Capture, settings: Settings) -> tuple[dict[str, pa.Table], list[str]]:
     """The tables of one report, without the columns report and rank; there is nothing to remark."""
     work = capture.work
@@ -113,22 +107,12 @@ def exclusive_ns(work: GpuWork, names: NameFamilies, selected: np.ndarray | slic
     """
     count = len(names.families)
     total_ns = np.zeros(count, dtype=np.int64)
-    union: Intervals = (work.start_ns[:0], work.end_ns[:0])
     # Masks of the whole report, so that times are copied once at most.
-    in_passes = passes(work.kind, names.communicating(work.name))
-    remaining = [_as_slice(chosen) for chosen in (_within(chosen, selected) for chosen in in_passes) if chosen.any()]
-    while remaining:
-        rows = remaining.pop(0)
-        start_ns, end_ns = work.start_ns[rows], work.end_ns[rows]
-        order = intervals.by_start(start_ns)
-        parts = intervals.added_ns(start_ns[order], end_ns[order])
-        added_ns = parts[1] - parts[0]
-        if len(union[0]):
-            added_ns -= intervals.covered_ns(*parts, union)
+    in_passes = (_within(chosen, selected) for chosen in passes(work.kind, names.communicating(work.name)))
+    taken = (_as_slice(chosen) for chosen in in_passes if chosen.any())
+    for rows, order, added_ns in intervals.exclusive(taken, lambda rows: (work.start_ns[rows], work.end_ns[rows])):
         by_name_ns = np.bincount(work.name[rows][order], added_ns, len(work.names))
         total_ns += np.bincount(names.of_name, by_name_ns, count).astype(np.int64)
-        if remaining:
-            union = intervals.joined(union, parts) if len(union[0]) else parts
     return total_ns
 
 

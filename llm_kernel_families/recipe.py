@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from llm_kernel_families.analysis import NAME, TABLES, Settings, analyse, check
+from llm_kernel_families.analysis import NAME, TABLES, Settings, analyse
 from llm_kernel_families.summary import notebook_tables, summarise
+from recipes.families import check_rules
 from recipes.options import Add
 
 __all__ = ["NAME", "NEEDS_LAUNCHES", "TABLES", "add_options", "analyse", "notebook_tables", "settings", "summarise"]
@@ -28,6 +29,5 @@ def add_options(add: Add) -> None:
 
 def settings(args: argparse.Namespace) -> Settings:
     """The options as one value. PackError when the rule file is bad."""
-    chosen = Settings(args.families)
-    check(chosen)
-    return chosen
+    check_rules(args.families)
+    return Settings(args.families)

@@ -10,9 +10,9 @@ from concurrent.futures.process import BrokenProcessPool
 
 from recipes import __version__
 from recipes.errors import PackError
+from recipes.nsight.recipe_python import NEEDED
 from recipes.pack import describe, recipe_names
 
-_NEEDED = ("numpy", "pandas", "pyarrow", "psutil")
 #: The name shown in help texts; a wheel's console script sets its own.
 PROGRAM = os.environ.get("NSYS_LLM_RECIPES_PROGRAM", "python -m recipes")
 
@@ -83,11 +83,11 @@ def _run(args: argparse.Namespace) -> int:
     try:
         from recipes.local import run_locally
     except ModuleNotFoundError as error:
-        if error.name not in _NEEDED:
+        if error.name not in NEEDED:
             raise
         raise PackError(
             f"this Python ({sys.executable}) lacks {error.name}; use .venv/bin/python, which ./demo makes, or "
-            f"pip install {' '.join(_NEEDED)}"
+            f"pip install {' '.join(NEEDED)}"
         ) from None
     return run_locally(args.recipe, args.rest, f"{PROGRAM} run {args.recipe}")
 

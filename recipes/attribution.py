@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -42,6 +43,11 @@ class Attribution:
     way: np.ndarray
     launches: np.ndarray
     lost: np.ndarray
+
+    @cached_property
+    def working(self) -> np.ndarray:
+        """Which steps have operations, bool per step."""
+        return np.bincount(self.step[self.step >= 0], minlength=len(self.launches)) > 0
 
 
 def attribute(report: Report, work: GpuWork, steps: Steps, table: LaunchTable | None = None) -> Attribution:

@@ -16,6 +16,7 @@ from recipes.nsight.installation import Installation, Search, best_of, problems,
 from recipes.nsight.recipe_python import FIRST_BUNDLED, NEEDED, RecipePython, how_to_add, recipe_python
 from recipes.pack import ROOT, recipe_names
 from recipes.terminal import plain
+from recipes.units import format_count
 
 OK, BAD, INFO, DO = "ok", "!!", "--", "->"
 EXTRAS = (
@@ -42,7 +43,7 @@ def main(args: argparse.Namespace) -> int:
 
 def rows(found: Search, best: Installation | None, python: RecipePython | None) -> Iterator[Row]:
     """The whole table."""
-    yield "pack", OK, f"nsys-llm-recipes {__version__} at {ROOT}: {counted(len(recipe_names()))}"
+    yield "pack", OK, f"nsys-llm-recipes {__version__} at {ROOT}: {format_count(len(recipe_names()), 'recipe')}"
     yield from nsight_rows(found, best)
     if best and python:
         yield from python_rows(best, python)
@@ -120,7 +121,8 @@ def reach_rows(installations: list[Installation]) -> Iterator[Row]:
         links = [link for link in (installation.recipe_package / "recipes").glob("llm_*") if is_ours(link)]
         if links:
             where = os.readlink(links[0]).rpartition("/")[0]
-            yield "installed", OK, f"{counted(len(links))} of {where} in nsys {installation.release}, from any folder"
+            count = format_count(len(links), "recipe")
+            yield "installed", OK, f"{count} of {where} in nsys {installation.release}, from any folder"
     variable = os.environ.get("NSYS_RECIPE_PATH")
     if variable:
         here = Path(variable).resolve() == ROOT
@@ -130,11 +132,6 @@ def reach_rows(installations: list[Installation]) -> Iterator[Row]:
         yield "this folder", OK, "`nsys recipe` finds the recipes from here; `install` makes them known everywhere"
     else:
         yield "this folder", INFO, f"for nsys to find the recipes: `install`, or export NSYS_RECIPE_PATH={ROOT}"
-
-
-def counted(number: int) -> str:
-    """A number of recipes in words."""
-    return "1 recipe" if number == 1 else f"{number} recipes"
 
 
 def folder_size(folder: Path) -> int:

@@ -25,8 +25,7 @@ def edge_steps(capture: Capture) -> np.ndarray:
     before the window.
     """
     report, work, steps, attribution = capture.report, capture.work, capture.steps, capture.attribution
-    has_work = np.bincount(attribution.step[attribution.step >= 0], minlength=len(steps)) > 0
-    edge = ~has_work | (attribution.lost > 0) | ~steps.closed | capture.cut
+    edge = ~attribution.working | (attribution.lost > 0) | ~steps.closed | capture.cut
     for start_ns, end_ns in _starts_and_stops(report):
         edge |= (steps.start_ns <= end_ns) & (steps.end_ns >= start_ns)
     edge[_begun_before(work, steps, attribution)] = True

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from recipes import intervals
 from recipes.gpu_work import GpuWork
 from recipes.launches import NONE, Launches
+from recipes.memory import join_pieces
 from recipes.report import schema
 from recipes.report.report import Report, numbers
 
@@ -186,15 +187,8 @@ def _calls_on(report: Report, threads: np.ndarray) -> tuple[Intervals, np.ndarra
         values = (start_ns[own], np.maximum(start_ns, end_ns)[own], line, np.isin(name[own], waits))
         for column, some in zip(columns, values, strict=True):
             column.append(some)
-    start_ns, end_ns, line, waiting = (_emptied(column) for column in columns)
+    start_ns, end_ns, line, waiting = (join_pieces(column) for column in columns)
     return (start_ns.astype(np.int64, copy=False), end_ns.astype(np.int64, copy=False)), line, waiting.astype(bool)
-
-
-def _emptied(pieces: list[np.ndarray]) -> np.ndarray:
-    """The pieces as one array; the list is emptied, so that both are not held at once for longer than need be."""
-    whole = np.concatenate(pieces) if pieces else np.zeros(0, dtype=np.int64)
-    pieces.clear()
-    return whole
 
 
 def _sync_name_ids(report: Report) -> np.ndarray:

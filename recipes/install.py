@@ -54,7 +54,7 @@ def recipes_folder(installation: Installation) -> Path:
 
 def install(folder: Path, root: Path = ROOT) -> list[str]:
     """Link every recipe of the pack at `root` into a recipes folder; one line for each. Nothing else is touched."""
-    names = sorted(file.parent.name for file in root.glob("llm_*/metadata.json"))
+    names = recipe_names(root)
     strange = [folder / name for name in names if os.path.lexists(folder / name) and not is_ours(folder / name)]
     if strange:
         raise PackError(f"{strange[0]} exists and is not the pack's: left as it is, nothing was installed")

@@ -5,7 +5,12 @@ Every function takes any number of intervals, none included, and changes none of
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
 import numpy as np
+
+Rows = TypeVar("Rows")
 
 
 def by_start(starts_ns: np.ndarray) -> np.ndarray | slice:
@@ -53,6 +58,30 @@ def joined(one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarr
     starts_ns, ends_ns = (np.concatenate(both) for both in zip(one, other, strict=True))
     order = by_start(starts_ns)
     return merge(starts_ns[order], ends_ns[order])
+
+
+def exclusive(
+    passes: Iterable[Rows], times_ns: Callable[[Rows], tuple[np.ndarray, np.ndarray]]
+) -> Iterator[tuple[Rows, np.ndarray | slice, np.ndarray]]:
+    """What each interval adds to the union of all before it: pass by pass, and in a pass by start.
+
+    `times_ns` gives the intervals of a pass. Yields for each pass itself, the order by start, and the ns added, in
+    that order; together they are the union's length. Passes are taken one at a time.
+    """
+    union: tuple[np.ndarray, np.ndarray] | None = None
+    parts: tuple[np.ndarray, np.ndarray] | None = None
+    for rows in passes:
+        if parts is not None:
+            union = parts if union is None else joined(union, parts)
+        starts_ns, ends_ns = times_ns(rows)
+        order = by_start(starts_ns)
+        parts = added_ns(starts_ns[order], ends_ns[order])
+        # These may be copies of long columns.
+        del starts_ns, ends_ns
+        lengths_ns = parts[1] - parts[0]
+        if union is not None:
+            lengths_ns -= covered_ns(*parts, union)
+        yield rows, order, lengths_ns
 
 
 def length_ns(starts_ns: np.ndarray, ends_ns: np.ndarray) -> int:

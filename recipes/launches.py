@@ -68,7 +68,8 @@ class LaunchIds:
         ordered = correlation_id if (correlation_id[1:] >= correlation_id[:-1]).all() else np.sort(correlation_id)
         first = np.ones(len(ordered), dtype=bool)
         first[1:] = ordered[1:] != ordered[:-1]
-        self._ids = ordered[first]
+        # Mostly every operation has a launch of its own: nothing to copy then.
+        self._ids = ordered if first.all() else ordered[first]
 
     def __len__(self) -> int:
         return len(self._ids)

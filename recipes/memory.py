@@ -1,10 +1,11 @@
-"""Memory that was freed and is still held."""
+"""Less memory: what was freed and is still held, and pieces beside the whole."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 
+import numpy as np
 import pyarrow as pa
 
 
@@ -16,3 +17,10 @@ def return_freed() -> None:
     pa.set_memory_pool(pa.system_memory_pool())
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def join_pieces(pieces: list[np.ndarray]) -> np.ndarray:
+    """The pieces as one array, int64 if there are none. The list is emptied, so that both are not held for long."""
+    whole = np.concatenate(pieces) if pieces else np.zeros(0, dtype=np.int64)
+    pieces.clear()
+    return whole

@@ -9,9 +9,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def recipe_names() -> list[str]:
-    """The names of the pack's recipes, in order."""
-    return sorted(file.parent.name for file in ROOT.glob("llm_*/metadata.json"))
+def recipe_names(root: Path = ROOT) -> list[str]:
+    """The names of the recipes of a pack, in order."""
+    return sorted(file.parent.name for file in root.glob("llm_*/metadata.json"))
 
 
 def describe(name: str) -> str:

@@ -88,10 +88,8 @@ def _sees_nodes(report: Report) -> bool:
 
 def _silent_steps(capture: Capture) -> str:
     """Says so when there are steps without any GPU work."""
-    step = capture.attribution.step
-    working = np.bincount(step[step >= 0], minlength=len(capture.steps)) > 0
     within = np.count_nonzero(capture.within)
-    silent = np.count_nonzero(capture.within & ~working)
+    silent = np.count_nonzero(capture.within & ~capture.attribution.working)
     if not silent:
         return ""
     return (

@@ -30,7 +30,7 @@ from recipes.outputs import choose_folder, output_folder, write_outputs
 from recipes.pack import ROOT
 from recipes.phases import load_phase_rules
 from recipes.report.facts import read_facts
-from recipes.report.inputs import REPORT_SUFFIXES, Input, find_inputs, open_input
+from recipes.report.inputs import REPORT_SUFFIXES, Input, find_inputs, open_input, shown
 from recipes.tables import FILES, Table
 from recipes.terminal import plain, progress
 from recipes.units import format_count
@@ -226,7 +226,7 @@ def _analyse(task: Task, announce: Callable[[str], None]) -> Outcome:
 
 
 def _file_row(task: Task, **known: Any) -> dict[str, Any]:
-    path = os.fsencode(task.item.path.absolute()).decode("utf-8", "backslashreplace")
+    path = shown(task.item.path.absolute())
     return {**dict.fromkeys(FILES.names), "report": task.item.label, "path": path, **known}
 
 
@@ -288,7 +288,7 @@ def _manifest(recipe: Recipe, base: dict, inputs: list[Input], started: datetime
         **own,
         **base,
         "EndTime": str(datetime.now()),
-        "InputFiles": [os.fsencode(item.path).decode("utf-8", "backslashreplace") for item in inputs],
+        "InputFiles": [shown(item.path) for item in inputs],
         "Outputs": {f"{recipe.NAME}.ipynb": "Notebook"},
     }
     return json.dumps(manifest, indent=4)

@@ -19,14 +19,10 @@ class NameFamilies:
     families: list[str]
     groups: list[str]
 
-    def communicates(self, family: np.ndarray) -> np.ndarray:
-        """Which of some families is communication."""
-        code = self.families.index("communication") if "communication" in self.families else -1
-        return family == code
-
     def communicating(self, name: np.ndarray) -> np.ndarray:
         """Which of some operations, given by name, are communication."""
-        return self.communicates(self.of_name)[name]
+        code = self.families.index("communication") if "communication" in self.families else -1
+        return (self.of_name == code)[name]
 
 
 def name_families(work: GpuWork, rules: Rules) -> NameFamilies:

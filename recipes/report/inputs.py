@@ -146,7 +146,8 @@ def _problem(path: Path, problem: str) -> Input:
     return Input(path, "", problem=problem)
 
 
-def _shown(name: str) -> str:
+def shown(name: str | Path) -> str:
+    """A path as text that fits anywhere: bytes in it that are not UTF-8 as \\xNN."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
@@ -154,7 +155,7 @@ def _labelled(inputs: list[Input]) -> list[Input]:
     """Each input labelled by its name without ending; as many folders in front as tell all inputs apart."""
     parts = [(*item.path.absolute().parts[:-1], _stem(item.path)) for item in inputs]
     # Names that a file name allows and UTF-8 does not would not fit into a table.
-    parts = [tuple(map(_shown, path)) for path in parts]
+    parts = [tuple(map(shown, path)) for path in parts]
     labels = [path[-1] for path in parts]
     for depth in range(2, max(map(len, parts), default=0) + 1):
         count = Counter(labels)
@@ -163,7 +164,7 @@ def _labelled(inputs: list[Input]) -> list[Input]:
         ]
     count = Counter(labels)
     # The same stem in the same folder: x.nsys-rep and x.qdrep. Then their names tell, or at last their whole paths.
-    names = [_shown(item.path.name) if count[label] > 1 else label for item, label in zip(inputs, labels, strict=True)]
+    names = [shown(item.path.name) if count[label] > 1 else label for item, label in zip(inputs, labels, strict=True)]
     count = Counter(names)
-    names = [_shown(str(item.path)) if count[name] > 1 else name for item, name in zip(inputs, names, strict=True)]
+    names = [shown(item.path) if count[name] > 1 else name for item, name in zip(inputs, names, strict=True)]
     return [replace(item, label=name) for item, name in zip(inputs, names, strict=True)]

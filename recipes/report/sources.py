@@ -132,7 +132,9 @@ class SqliteFile:
     def read(self, table: str, integers: Sequence[str], texts: Sequence[str]) -> pa.Table:
         columns = {}
         if integers:
-            columns.update(self._integers(table, integers))
+            pieces = list(self.batches(table, integers))
+            empty = pa.schema([(name, pa.int64()) for name in integers]).empty_table()
+            columns.update(zip(integers, pa.concat_tables([empty, *pieces]).columns, strict=True))
         for text in texts:
             rows = self._rows(f"SELECT CAST({_quoted(text)} AS TEXT) FROM {_quoted(table)} NOT INDEXED")
             columns[text] = pa.array([value for (value,) in rows], type=pa.binary())
@@ -148,21 +150,6 @@ class SqliteFile:
                     yield pa.table({n: _with_nulls(values[:, i], self._NULL) for i, n in enumerate(integers)})
         except (sqlite3.Error, ValueError, TypeError, OverflowError) as error:
             raise _damaged(self.path, error) from None
-
-    def _integers(self, table: str, names: Sequence[str]) -> dict[str, pa.Array]:
-        wanted = ", ".join(f"ifnull({_quoted(name)}, {self._NULL})" for name in names)
-        try:
-            connection = self._connect()
-            try:
-                (count,) = connection.execute(f"SELECT count(*) FROM {_quoted(table)}").fetchone()
-                rows = connection.execute(f"SELECT {wanted} FROM {_quoted(table)} NOT INDEXED")
-                values = np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=count * len(names))
-            finally:
-                connection.close()
-        except (sqlite3.Error, ValueError, TypeError, OverflowError) as error:
-            raise _damaged(self.path, error) from None
-        columns = values.reshape(count, len(names))
-        return {name: _with_nulls(columns[:, i], self._NULL) for i, name in enumerate(names)}
 
 
 def _with_nulls(values: np.ndarray, null: int) -> pa.Array:
