@@ -150,11 +150,15 @@ def _by_name(name: np.ndarray, duration_ns: np.ndarray) -> dict[str, np.ndarray]
         key <<= bits
         key |= duration_ns
         key.sort()
-        name, duration_ns = key >> bits, key & ((1 << bits) - 1)
+        name = key >> bits
+        key &= (1 << bits) - 1
+        duration_ns = key
     else:
         order = np.lexsort((duration_ns, name))
         name, duration_ns = name[order], duration_ns[order]
-    first = np.flatnonzero(np.diff(name, prepend=-1))
+    begins = np.ones(len(name), dtype=bool)
+    begins[1:] = name[1:] != name[:-1]
+    first = np.flatnonzero(begins)
     calls = np.diff(np.append(first, len(name)))
     low, high = first + (calls - 1) // 2, first + calls // 2
     return {
