@@ -13,7 +13,6 @@ from recipes.gpu_work import GpuWork, Span, read_gpu_work, select
 from recipes.inference import infer_steps
 from recipes.launches import Launches, LaunchTable
 from recipes.layers import Layers, find_layers
-from recipes.memory import return_freed
 from recipes.phases import PhaseRule
 from recipes.ranges import read_ranges
 from recipes.report.report import Report
@@ -91,7 +90,6 @@ def read_capture(report: Report, span: Span, rules: Sequence[PhaseRule], *, laun
     PackError when the report's export is damaged.
     """
     work = read_gpu_work(report)
-    return_freed()
     last_ns = int(work.end_ns.max()) if len(work) else 0
     ranges = read_ranges(report, last_ns)
     steps = find_steps(ranges, rules)
