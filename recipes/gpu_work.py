@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from recipes.devices import Devices, find_devices, pid_of
-from recipes.memory import join_pieces, return_freed
+from recipes.memory import join_pieces
 from recipes.report import schema
 from recipes.report.report import Report, numbers
 
@@ -134,9 +134,7 @@ def _numbers(report: Report, **null: int) -> list[np.ndarray]:
         for batch in report.batches(table, list(null)):
             for column, (name, value) in zip(pieces, null.items(), strict=True):
                 column.append(numbers(batch[name], value))
-    whole = [join_pieces(column) for column in pieces]
-    return_freed()
-    return whole
+    return [join_pieces(column) for column in pieces]
 
 
 def _names(report: Report) -> tuple[np.ndarray, list[str], list[str], list[int]]:
