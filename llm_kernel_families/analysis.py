@@ -14,6 +14,7 @@ import pyarrow as pa
 from recipes import families, intervals
 from recipes.capture import Capture
 from recipes.gpu_work import GpuWork
+from recipes.memory import sums
 from recipes.tables import REPORT_KEYS, Column, Table
 from recipes.work_families import NameFamilies, name_families, passes
 
@@ -111,8 +112,7 @@ def exclusive_ns(work: GpuWork, names: NameFamilies, selected: np.ndarray | slic
     in_passes = (_within(chosen, selected) for chosen in passes(work.kind, names.communicating(work.name)))
     taken = (_as_slice(chosen) for chosen in in_passes if chosen.any())
     for rows, order, added_ns in intervals.exclusive(taken, lambda rows: (work.start_ns[rows], work.end_ns[rows])):
-        by_name_ns = np.bincount(work.name[rows][order], added_ns, len(work.names))
-        total_ns += np.bincount(names.of_name, by_name_ns, count).astype(np.int64)
+        total_ns += sums(names.of_name, sums(work.name[rows][order], added_ns, len(work.names)), count)
     return total_ns
 
 

@@ -61,11 +61,14 @@ def attribute(report: Report, work: GpuWork, steps: Steps, table: LaunchTable | 
     columns = ["start_ns", "name"] if table is None else ["start_ns", "name", "end_ns"]
     for process, rows, correlation_id in read_correlation(report, work):
         ids = LaunchIds(correlation_id)
+        of_operation = ids.places(correlation_id)
+        # As long as the report, and known by its places now.
+        del correlation_id
         if table is not None:
             table.open(ids)
         of_launch = np.full(len(ids), NO_LAUNCH * len(WAYS), dtype=np.int32)
         for thread, call_id, start_ns, name, *end_ns in api_calls(report, process, *columns):
-            place = ids.of_calls(call_id)
+            place = ids.places(call_id)
             working = place >= 0
             place = place[working]
             if table is not None:
@@ -74,10 +77,9 @@ def attribute(report: Report, work: GpuWork, steps: Steps, table: LaunchTable | 
             silent = np.flatnonzero(~working)
             silent = silent[np.isin(name[silent], launch_names)]
             lost += _per_step(resolver.resolve(thread[silent], start_ns[silent]), len(steps))
-        place = ids.of_operations(correlation_id)
         if table is not None:
-            table.close(rows, place)
-        code[rows] = of_launch[place]
+            table.close(rows, of_operation)
+        code[rows] = of_launch[of_operation]
         launches += _per_step(of_launch, len(steps))
     way = (code % len(WAYS)).astype(np.int8)
     way[code < 0] = -1

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from recipes.devices import Devices, find_devices, pid_of
-from recipes.memory import join_pieces
+from recipes.memory import gather
 from recipes.report import schema
 from recipes.report.report import Report, numbers
 
@@ -129,12 +129,9 @@ def _selection(keep: np.ndarray) -> np.ndarray | slice:
 
 def _numbers(report: Report, **null: int) -> list[np.ndarray]:
     """Columns of all operations, int64, kind after kind, with what stands for null in each."""
-    pieces: list[list[np.ndarray]] = [[] for _ in null]
-    for table in _TABLES.values():
-        for batch in report.batches(table, list(null)):
-            for column, (name, value) in zip(pieces, null.items(), strict=True):
-                column.append(numbers(batch[name], value))
-    return [join_pieces(column) for column in pieces]
+    batches = (batch for table in _TABLES.values() for batch in report.batches(table, list(null)))
+    pieces = ([numbers(batch[name], value) for name, value in null.items()] for batch in batches)
+    return gather(pieces, sum(report.count(table) for table in _TABLES.values()), [np.int64] * len(null))
 
 
 def _names(report: Report) -> tuple[np.ndarray, list[str], list[str], list[int]]:
@@ -159,8 +156,8 @@ def _names(report: Report) -> tuple[np.ndarray, list[str], list[str], list[int]]
 
 def _names_of_kind(report: Report, kind: int) -> tuple[np.ndarray, list[str], list[str]]:
     if kind == KERNEL:
-        table = report.read(schema.KERNELS, ["name", "short_name"])
-        return _kernel_names(table["name"].combine_chunks(), table["short_name"].combine_chunks())
+        # One after the other: the ids behind them are as long as the report.
+        return _kernel_names(*(_column(report, schema.KERNELS, name) for name in ("name", "short_name")))
     if kind == MEMCPY:
         encoded = _column(report, schema.MEMCPYS, "copy_kind").fill_null(-1).dictionary_encode()
         names = [_MEMCPY_NAMES.get(code, "memcpy") for code in encoded.dictionary.to_pylist()]

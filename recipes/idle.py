@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from recipes import intervals
 from recipes.gpu_work import GpuWork
 from recipes.launches import NONE, Launches
-from recipes.memory import join_pieces
+from recipes.memory import gather
 from recipes.report import schema
 from recipes.report.report import Report, numbers
 
@@ -179,16 +179,17 @@ def _times(report: Report, table: schema.SourceTable) -> tuple[np.ndarray, np.nd
 def _calls_on(report: Report, threads: np.ndarray) -> tuple[Intervals, np.ndarray, np.ndarray]:
     """The API calls of some threads: start and end; the thread of each, as a place in `threads`; which synchronise."""
     waits = _sync_name_ids(report)
-    columns: tuple[list[np.ndarray], ...] = ([], [], [], [])
-    for batch in report.batches(schema.API_CALLS, ["start_ns", "end_ns", "global_tid", "name"]):
-        start_ns, end_ns, tid, name = (numbers(column, 0) for column in batch.columns)
-        own = np.isin(tid, threads)
-        line = np.searchsorted(threads, tid[own]).astype(np.int16 if len(threads) < 1 << 15 else np.int32)
-        values = (start_ns[own], np.maximum(start_ns, end_ns)[own], line, np.isin(name[own], waits))
-        for column, some in zip(columns, values, strict=True):
-            column.append(some)
-    start_ns, end_ns, line, waiting = (join_pieces(column) for column in columns)
-    return (start_ns.astype(np.int64, copy=False), end_ns.astype(np.int64, copy=False)), line, waiting.astype(bool)
+
+    def pieces() -> Iterator[tuple[np.ndarray, ...]]:
+        for batch in report.batches(schema.API_CALLS, ["start_ns", "end_ns", "global_tid", "name"]):
+            start_ns, end_ns, tid, name = (numbers(column, 0) for column in batch.columns)
+            own = np.isin(tid, threads)
+            line = np.searchsorted(threads, tid[own])
+            yield start_ns[own], np.maximum(start_ns, end_ns)[own], line, np.isin(name[own], waits)
+
+    types = (np.int64, np.int64, np.int16 if len(threads) < 1 << 15 else np.int32, bool)
+    start_ns, end_ns, line, waiting = gather(pieces(), report.count(schema.API_CALLS), types)
+    return (start_ns, end_ns), line, waiting
 
 
 def _sync_name_ids(report: Report) -> np.ndarray:

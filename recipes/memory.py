@@ -1,26 +1,47 @@
-"""Less memory: what was freed and is still held, and pieces beside the whole."""
+"""Less memory: one heap for all, freed memory given back, long columns taken in pieces."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
 
+_M_ARENA_MAX = -8  # glibc's malloc.h
+_PIECE_ROWS = 1 << 20
+
+
+def share_heap() -> None:
+    """Lets Arrow, its threads and NumPy use one heap where the C library can: each of several keeps what it freed."""
+    pa.set_memory_pool(pa.system_memory_pool())
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+
 
 def return_freed() -> None:
-    """Gives freed memory back to the system, where the C library can: reading a big report leaves much of it.
-
-    Also lets Arrow use the same allocator as NumPy; its own keeps freed memory to itself.
-    """
-    pa.set_memory_pool(pa.system_memory_pool())
+    """Gives freed memory back to the system, where the C library can: reading a big report leaves much of it."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def join_pieces(pieces: list[np.ndarray]) -> np.ndarray:
-    """The pieces as one array, int64 if there are none. The list is emptied, so that both are not held for long."""
-    whole = np.concatenate(pieces) if pieces else np.zeros(0, dtype=np.int64)
-    pieces.clear()
-    return whole
+def gather(pieces: Iterable[Sequence[np.ndarray]], rows: int, types: Sequence[type]) -> list[np.ndarray]:
+    """Columns of so many rows out of pieces of them, each piece let go as soon as it is in its place."""
+    columns = [np.empty(rows, dtype) for dtype in types]
+    first = 0
+    for piece in pieces:
+        last = first + len(piece[0])
+        for column, values in zip(columns, piece, strict=True):
+            column[first:last] = values
+        first = last
+    return [column[:first] for column in columns]
+
+
+def sums(code: np.ndarray, values: np.ndarray, count: int) -> np.ndarray:
+    """The sum of the values (int64) of each code from 0 to count - 1, int64; exact as long as a piece is below 2^53."""
+    total = np.zeros(count, dtype=np.int64)
+    for first in range(0, len(code), _PIECE_ROWS):
+        piece = slice(first, first + _PIECE_ROWS)
+        total += np.bincount(code[piece], values[piece], count).astype(np.int64)
+    return total

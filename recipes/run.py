@@ -22,7 +22,7 @@ from recipes import quality
 from recipes.capture import Capture, read_capture
 from recipes.errors import PackError
 from recipes.gpu_work import Span
-from recipes.memory import return_freed
+from recipes.memory import return_freed, share_heap
 from recipes.notebook import render
 from recipes.nsight.export import Exporter
 from recipes.options import Add, add_common_options, span_of
@@ -171,7 +171,7 @@ def _tasks(
 def analyse_report(task: Task) -> Outcome:
     """Analyses one report. Whatever is wrong with it becomes its status, never an exception."""
     label = task.item.label
-    return_freed()
+    share_heap()
 
     def announce(text: str) -> None:
         progress(f"[{task.number}/{task.count}] {text}")

@@ -75,6 +75,11 @@ class Report:
             arrays = [_integers(raw[names[0]]) if names else pa.nulls(len(raw), pa.int64()) for names in found.values()]
             yield pa.table(dict(zip(columns, arrays, strict=True)))
 
+    def count(self, table: SourceTable) -> int:
+        """How many rows a table has; none when the export has no such table."""
+        exported = self._exported(table)
+        return 0 if exported is None else self._source.rows(exported)
+
     def has(self, table: SourceTable) -> bool:
         """Whether the export holds the table, with or without rows."""
         return self._exported(table) is not None

@@ -34,6 +34,9 @@ class Source(Protocol):
     def columns(self, table: str) -> frozenset[str]:
         """The columns of a table; empty when there is no such table."""
 
+    def rows(self, table: str) -> int:
+        """How many rows a table has that is there."""
+
     def read(self, table: str, integers: Sequence[str], texts: Sequence[str]) -> pa.Table:
         """The columns asked for, in file order. PackError when they cannot be read."""
 
@@ -64,6 +67,9 @@ class ParquetFolder:
     def columns(self, table: str) -> frozenset[str]:
         metadata = self._metadata(table)
         return frozenset(metadata.schema.to_arrow_schema().names) if metadata else frozenset()
+
+    def rows(self, table: str) -> int:
+        return self._metadata(table).num_rows
 
     def read(self, table: str, integers: Sequence[str], texts: Sequence[str]) -> pa.Table:
         file = self.path / f"{table}.parquet"
@@ -128,6 +134,11 @@ class SqliteFile:
         if table not in self.tables():
             return frozenset()
         return frozenset(row[1].decode() for row in self._rows(f"PRAGMA table_info({_quoted(table)})"))
+
+    @cache
+    def rows(self, table: str) -> int:
+        ((count,),) = self._rows(f"SELECT count(*) FROM {_quoted(table)}")
+        return count
 
     def read(self, table: str, integers: Sequence[str], texts: Sequence[str]) -> pa.Table:
         columns = {}
