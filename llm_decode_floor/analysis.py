@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from llm_decode_floor.batches import with_batch
 from llm_decode_floor.floors import FloorSettings, floor_columns, left_whole, rate, split_at_floor
 from llm_decode_floor.tables import FLOOR, LAYERS, PHASES, STEP_PARTS, STEPS
 from llm_decode_floor.waterfall import step_parts
@@ -37,6 +38,7 @@ class Settings:
 
 def analyse(capture: Capture, settings: Settings) -> tuple[dict[str, pa.Table], list[str]]:
     """The tables of one report, without the columns report and rank, and what is wrong with the floors in words."""
+    capture, told = with_batch(capture, settings.floor.batch)
     work, steps = capture.work, capture.steps
     projection = project(work, capture.attribution.step, steps)
     names = name_families(work, families.load_rules(settings.families))
@@ -61,7 +63,8 @@ def analyse(capture: Capture, settings: Settings) -> tuple[dict[str, pa.Table], 
         LAYERS: _layer_rows(capture),
     }
     remarks = dict.fromkeys(remark for one in rated for remark in one.remarks)
-    return {table.name: _table(table, columns) for table, columns in tables.items()}, [*remarks, *doubts.values()]
+    built = {table.name: _table(table, columns) for table, columns in tables.items()}
+    return built, [*told, *remarks, *doubts.values()]
 
 
 def _entries(projection: Projection, capture: Capture, row: dict[str, Any]) -> np.ndarray:

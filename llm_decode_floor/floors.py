@@ -30,7 +30,7 @@ class FloorSettings:
     layout: Layout = SINGLE
     kv_dtype: str | None = None
     context: float | None = None
-    batch: float | None = None
+    batch: int | None = None
     tokens_per_step: float | None = None
     gpu: str | None = None
     bandwidth_bytes_per_s: float | None = None
@@ -110,7 +110,7 @@ def _peak(name: str | None, settings: FloorSettings) -> float | None:
 
 def _decode_floor(row: dict[str, Any], found: Bandwidth, settings: FloorSettings) -> tuple[float | None, Floor | None]:
     """The context taken, and the floor; no floor without a model or without a batch."""
-    batch = row["batch"] or settings.batch
+    batch = row["batch"]
     kv_tokens, tokens = row.get("kv_tokens"), row.get("tokens")
     context = settings.context
     if context is None and kv_tokens and batch:
@@ -129,7 +129,7 @@ def step_of(batch: float, context: float | None, tokens: float | None, settings:
 
 def _compute_flop(row: dict[str, Any], settings: FloorSettings) -> float | None:
     """FLOP of a prefill or training step, where batch and tokens are known."""
-    batch = row["batch"] or settings.batch
+    batch = row["batch"]
     if settings.model is None or not batch:
         return None
     if row["phase"] == "prefill":

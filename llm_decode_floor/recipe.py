@@ -50,7 +50,7 @@ def add_options(add: Add) -> None:
     add("--ep", type=int, default=1, metavar="N", help="Expert parallel ranks")
     add("--kv-dtype", metavar="DTYPE", help="Type of the KV cache, the model's own by default")
     add("--context", type=_tokens, metavar="TOKENS", help="Tokens a sequence in the KV cache; the ranges' by default")
-    add("--batch", type=_tokens, metavar="N", help="Sequences in a step, if the ranges do not tell")
+    add("--batch", type=_tokens, metavar="N", help="Sequences in a step, instead of what the ranges tell")
     add(
         "--tokens-per-step",
         type=_tokens_per_step,

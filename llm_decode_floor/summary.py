@@ -93,11 +93,10 @@ def _group(lead: pd.Series, floors: pd.DataFrame, steps: pd.DataFrame, settings:
 def _floor_again(row: pd.Series, steps: pd.DataFrame, settings: Settings) -> Floor:
     """The floor of a row of FLOOR with all that is known of it, worked out again from the same inputs."""
     chosen = settings.floor
-    batch = chosen.batch if pd.isna(row["batch"]) else row["batch"]
     context = None if pd.isna(row["context"]) else float(row["context"])
     # As in the analysis: where one step does not tell its tokens, those of the others do not count.
     tokens = None if steps["tokens"].isna().any() else steps["tokens"].median()
-    step = step_of(batch, context, tokens, chosen)
+    step = step_of(row["batch"], context, tokens, chosen)
     return floor_of(chosen.model, step, row["bandwidth_bytes_per_s"], chosen.layout, chosen.attainable)
 
 

@@ -274,9 +274,30 @@ def test_range_that_cuts_steps_rates_only_whole_ones(exporter):
     assert tables["phases"][["steps", "duration_p50_ns"]].to_numpy().tolist() == [[1, 6_787_571]]
 
 
-def test_batch_of_the_ranges_goes_before_the_option(sqlite_of):
-    floor = analysed(sqlite_of(newest("decode_batches_graph")), FloorSettings(model=LLAMA, batch=4, context=1))["floor"]
-    assert floor["kv_bytes"].tolist() == [131_072, 16 * 131_072, 64 * 131_072]
+def remarks_of(path: Path, batch: int) -> tuple[dict[str, pd.DataFrame], list[str]]:
+    capture = read_capture(open_export(path), Span(), RULES, launches=True)
+    tables, remarks = analyse(capture, Settings(None, FloorSettings(model=LLAMA, batch=batch, context=64)))
+    return {name: table.to_pandas() for name, table in tables.items()}, remarks
+
+
+def test_batch_of_the_user_goes_before_that_of_the_ranges(exporter):
+    path = export(FIXTURES / "decode_graph.nsys-rep", exporter)
+    tables, remarks = remarks_of(path, 8)
+    for name in ("steps", "phases", "floor"):
+        assert tables[name]["batch"].eq(8).all(), name
+    # 64 tokens of 131,072 bytes for each of 8 sequences.
+    assert tables["floor"]["kv_bytes"].tolist() == [8 * 64 * 131_072]
+    assert "decode: --batch 8 counts, though the ranges tell 16" in remarks
+    assert remarks_of(path, 16)[1] == []
+
+
+def test_one_batch_is_not_taken_for_several(sqlite_of):
+    tables, remarks = remarks_of(sqlite_of(newest("decode_batches_graph")), 3)
+    told = sorted(tables["floor"]["batch"])
+    assert len(told) > 1
+    assert 3 not in told
+    named = ", ".join(map(str, told))
+    assert f"decode: the ranges tell batches {named}; --batch 3 is not taken for all of them" in remarks
 
 
 def test_family_below_its_floor_is_left_whole(exporter):

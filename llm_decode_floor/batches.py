@@ -1,0 +1,32 @@
+"""The batch of each step: what its range tells, or what the user says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from llm_decode_floor.floors import COMPUTE_PHASES, DECODE_PHASES
+from recipes.capture import Capture
+
+
+def with_batch(capture: Capture, batch: int | None) -> tuple[Capture, list[str]]:
+    """The capture with the user's batch in its steps, and what there is to say of it.
+
+    It counts instead of what the ranges tell. Only where the steps of a phase tell several batches do these stay: one
+    number cannot be true of all, and batches are never mixed.
+    """
+    steps = capture.steps
+    if batch is None:
+        return capture, []
+    meanings, remarks = list(steps.meanings), []
+    for phase in (*DECODE_PHASES, *COMPUTE_PHASES):
+        mine = [number for number, meaning in enumerate(meanings) if meaning.phase == phase]
+        told = sorted({meanings[number].batch for number in mine} - {None})
+        if len(told) > 1:
+            which = ", ".join(map(str, told))
+            remarks.append(f"{phase}: the ranges tell batches {which}; --batch {batch} is not taken for all of them")
+            continue
+        if told and told != [batch]:
+            remarks.append(f"{phase}: --batch {batch} counts, though the ranges tell {told[0]}")
+        for number in mine:
+            meanings[number] = replace(meanings[number], batch=batch)
+    return replace(capture, steps=replace(steps, meanings=meanings)), remarks
