@@ -10,7 +10,7 @@ import contextlib
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
-from functools import cache, lru_cache
+from functools import cache
 from itertools import chain, islice
 from pathlib import Path
 from typing import Protocol
@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from recipes.errors import PackError
 
 _BATCH_ROWS = 1 << 18
+_MANY_GROUPS = 100
 
 
 class Source(Protocol):
@@ -49,27 +50,36 @@ class ParquetFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._long: tuple[str, pq.FileMetaData] | None = None
 
     def tables(self) -> frozenset[str]:
         return frozenset(file.stem for file in self.path.glob("*.parquet"))
 
-    @lru_cache(maxsize=1)
-    def _metadata(self, table: str) -> pq.FileMetaData | None:
-        # Kept for a while: these files have thousands of small row groups, and parsing their footer costs more than
-        # a column. Not for long: it takes a hundred megabytes then.
+    def _metadata(self, table: str) -> pq.FileMetaData:
+        # These files have thousands of small row groups, and parsing a long footer costs more than a column. Only the
+        # last such is kept: it takes a hundred megabytes.
+        if self._long is not None and self._long[0] == table:
+            return self._long[1]
         file = self.path / f"{table}.parquet"
-        if not file.is_file():
-            return None
         with _reading(file):
-            return pq.read_metadata(file)
+            metadata = pq.read_metadata(file)
+        if metadata.num_row_groups > _MANY_GROUPS:
+            self._long = (table, metadata)
+        return metadata
 
     @cache
-    def columns(self, table: str) -> frozenset[str]:
+    def _shape(self, table: str) -> tuple[frozenset[str], int]:
+        """The columns of a table and how many rows it has."""
+        if not (self.path / f"{table}.parquet").is_file():
+            return frozenset(), 0
         metadata = self._metadata(table)
-        return frozenset(metadata.schema.to_arrow_schema().names) if metadata else frozenset()
+        return frozenset(metadata.schema.to_arrow_schema().names), metadata.num_rows
+
+    def columns(self, table: str) -> frozenset[str]:
+        return self._shape(table)[0]
 
     def rows(self, table: str) -> int:
-        return self._metadata(table).num_rows
+        return self._shape(table)[1]
 
     def read(self, table: str, integers: Sequence[str], texts: Sequence[str]) -> pa.Table:
         file = self.path / f"{table}.parquet"
