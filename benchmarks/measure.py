@@ -91,17 +91,18 @@ def beside(runs: Sequence[Run], folder: Path, rounds: int) -> str:
     return text_table(["run", "seconds", "of the first", "peak MB", "of the first"], rows)
 
 
-def ours(recipe: str, export: Path, *options: object) -> Run:
-    """One of the pack's recipes on an export."""
+def ours(recipe: str, export: Path, *options: object, named: bool = False) -> Run:
+    """One of the pack's recipes on an export; its options are told in the table when `named`."""
     command = [sys.executable, "-m", "recipes", "run", recipe, "--mode", "none", "--input", export, *options]
-    return Run(f"{recipe} ({export.suffix.lstrip('.') or 'parquet'})", command)
+    label = f"{recipe} ({export.suffix.lstrip('.') or 'parquet'})"
+    return Run(" ".join(map(str, [label, *(options if named else ())])), command)
 
 
-def nsights(recipe: str, nsys: Path, report: Path, python: Path) -> Run:
+def nsights(recipe: str, nsys: Path, report: Path, python: Path, *options: object) -> Run:
     """One of Nsight's own recipes, with the Python that it needs first on the path."""
     path = f"{python}{os.pathsep}{os.environ['PATH']}"
-    command = [nsys, "recipe", recipe, "--mode", "none", "--input", report]
-    return Run(f"Nsight {recipe}", command, {"PATH": path})
+    command = [nsys, "recipe", recipe, "--mode", "none", "--input", report, *options]
+    return Run(" ".join(map(str, ["Nsight", recipe, *options])), command, {"PATH": path})
 
 
 def arguments(description: str) -> argparse.Namespace:
