@@ -63,7 +63,7 @@ def analyse(capture: Capture, settings: Settings) -> tuple[dict[str, pa.Table], 
         LAYERS: _layer_rows(capture),
     }
     remarks = dict.fromkeys(remark for one in rated for remark in one.remarks)
-    built = {table.name: _table(table, columns) for table, columns in tables.items()}
+    built = {table.name: table.of_report(columns) for table, columns in tables.items()}
     return built, [*told, *remarks, *doubts.values()]
 
 
@@ -180,10 +180,3 @@ def _phase_row(rows: dict[str, Any], key: tuple, members: list[int]) -> dict[str
 
 def _columns(rows: list[dict[str, Any]], table: Table) -> dict[str, list]:
     return {name: [row[name] for row in rows] for name in table.names if name not in ("report", "rank")}
-
-
-def _table(table: Table, columns: dict[str, Any]) -> pa.Table:
-    """The columns as the table has them, without report and rank."""
-    fields = [field for field in table.schema() if field.name not in ("report", "rank")]
-    arrays = [pa.array(columns[field.name]).cast(field.type) for field in fields]
-    return pa.table(arrays, schema=pa.schema(fields))

@@ -15,13 +15,14 @@ from llm_decode_floor.model_bytes import Layout
 from llm_decode_floor.summary import notebook_tables, summarise
 from llm_decode_floor.tables import TABLES
 from recipes import families
+from recipes.capture import LAUNCHES, LAYERS
 from recipes.errors import PackError
 from recipes.options import Add
 
-__all__ = ["NAME", "NEEDS_LAUNCHES", "TABLES", "add_options", "analyse", "notebook_tables", "settings", "summarise"]
+__all__ = ["NAME", "NEEDS", "TABLES", "add_options", "analyse", "notebook_tables", "settings", "summarise"]
 
 NAME = "llm_decode_floor"
-NEEDS_LAUNCHES = True
+NEEDS = frozenset({LAUNCHES, LAYERS})
 _SIZES = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 # Parameters are counted in billions: 8B, and 8G too.
 _COUNTS = {**_SIZES, "b": 1e9}

@@ -187,5 +187,4 @@ def _stack(table: Table, parts: list[tuple[str, int, dict]]) -> pa.Table:
         count = len(rows["calls"])
         for name, values in {"phase": [phase] * count, "device": [device] * count, **rows}.items():
             columns[name].extend(np.asarray(values).tolist())
-    fields = [table.schema().field(name) for name in columns]
-    return pa.table([pa.array(columns[f.name], f.type) for f in fields], schema=pa.schema(fields))
+    return table.of_report(columns)

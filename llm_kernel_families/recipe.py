@@ -10,9 +10,9 @@ from llm_kernel_families.summary import notebook_tables, summarise
 from recipes.families import check_rules
 from recipes.options import Add
 
-__all__ = ["NAME", "NEEDS_LAUNCHES", "TABLES", "add_options", "analyse", "notebook_tables", "settings", "summarise"]
+__all__ = ["NAME", "NEEDS", "TABLES", "add_options", "analyse", "notebook_tables", "settings", "summarise"]
 
-NEEDS_LAUNCHES = False
+NEEDS: frozenset[str] = frozenset()
 
 
 def add_options(add: Add) -> None:

@@ -72,7 +72,8 @@ def attribute(report: Report, work: GpuWork, steps: Steps, table: LaunchTable | 
             working = place >= 0
             place = place[working]
             if table is not None:
-                table.fill(place, start_ns[working], end_ns[0][working], thread[working])
+                names = report.strings.positions(name[working])
+                table.fill(place, start_ns[working], end_ns[0][working], thread[working], names)
             of_launch[place] = resolver.resolve(thread[working], start_ns[working])
             silent = np.flatnonzero(~working)
             silent = silent[np.isin(name[silent], launch_names)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -14,17 +14,19 @@ from recipes.inference import infer_steps
 from recipes.launches import Launches, LaunchTable
 from recipes.layers import Layers, find_layers
 from recipes.phases import PhaseRule
-from recipes.ranges import read_ranges
+from recipes.ranges import Ranges, read_ranges
 from recipes.report.report import Report
 from recipes.steps import Steps, find_steps
 
 #: The phase that stands for the whole window, and the one for work in no step.
 ALL, OUTSIDE = "all", "outside"
+#: What a capture holds only for recipes that look at it.
+LAUNCHES, LAYERS, RANGES = "launches", "layers", "ranges"
 
 
 @dataclass(frozen=True)
 class Capture:
-    """A report, its GPU work, its steps (none found: no rows), the step of each operation; launches and layers
+    """A report, its GPU work, its steps (none found: no rows), the step of each operation; launches, layers and ranges
     only when asked for."""
 
     report: Report
@@ -33,6 +35,7 @@ class Capture:
     attribution: Attribution
     launches: Launches | None
     layers: Layers | None
+    ranges: Ranges | None
     #: Of each step, whether it lies in the time range looked at, in part at least; and whether it is cut by it.
     within: np.ndarray
     cut: np.ndarray
@@ -83,8 +86,8 @@ class Capture:
         return {way: float(time_ns[number + 1] / max(time_ns.sum(), 1)) for number, way in enumerate(WAYS)}
 
 
-def read_capture(report: Report, span: Span, rules: Sequence[PhaseRule], *, launches: bool = False) -> Capture:
-    """Reads what recipes need; the launch of each operation only when asked for, since it takes memory.
+def read_capture(report: Report, span: Span, rules: Sequence[PhaseRule], needs: Collection[str] = ()) -> Capture:
+    """Reads what recipes need: of LAUNCHES, LAYERS and RANGES only what is in `needs`, since they take memory.
 
     Work that does not touch the span is left out at last, so that steps are known whole before they are cut.
     PackError when the report's export is damaged.
@@ -93,14 +96,25 @@ def read_capture(report: Report, span: Span, rules: Sequence[PhaseRule], *, laun
     last_ns = int(work.end_ns.max()) if len(work) else 0
     ranges = read_ranges(report, last_ns)
     steps = find_steps(ranges, rules)
-    table = LaunchTable(len(work)) if launches else None
+    # Layers are found by the launches.
+    table = LaunchTable(len(work)) if {LAUNCHES, LAYERS} & set(needs) else None
     attribution = attribute(report, work, steps, table)
     if not len(steps):
         steps, attribution = infer_steps(report, work)
     within = np.ones(len(steps), dtype=bool)
-    launched = table.launches() if table else None
-    layers = find_layers(report, work, launched, ranges, steps) if launched is not None else None
-    capture = Capture(report, work, steps, attribution, launched, layers, within, ~within)
+    capture = Capture(
+        report=report,
+        work=work,
+        steps=steps,
+        attribution=attribution,
+        launches=table.launches() if table else None,
+        layers=None,
+        ranges=ranges if RANGES in needs else None,
+        within=within,
+        cut=~within,
+    )
+    if LAYERS in needs:
+        capture = replace(capture, layers=find_layers(report, work, capture.launches, ranges, steps))
     return capture if span == Span() else _cut(capture, span)
 
 

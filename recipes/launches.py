@@ -14,6 +14,7 @@ from recipes.report.report import Report, numbers
 #: An operation whose launch is not in the report.
 NONE = -1
 _IDS_AT_ONCE = 1 << 18
+_TYPES = (np.int64, np.int64, np.int64, np.int32)
 
 
 @dataclass(frozen=True)
@@ -21,13 +22,15 @@ class Launches:
     """The API calls that launched GPU work, and for each operation its call.
 
     `of_operation` int32, an index into the other arrays, NONE where the report has no such call. start_ns, end_ns
-    int64; thread int64, a global thread id. A call of several operations, as a graph launch is, is here once.
+    int64; thread int64, a global thread id; name int32, a place in the report's strings, NONE for no name. A call of
+    several operations, as a graph launch is, is here once.
     """
 
     of_operation: np.ndarray
     start_ns: np.ndarray
     end_ns: np.ndarray
     thread: np.ndarray
+    name: np.ndarray
 
 
 class LaunchTable:
@@ -40,12 +43,12 @@ class LaunchTable:
 
     def open(self, ids: LaunchIds) -> None:
         """Begins with the launches of one process."""
-        start_ns, end_ns = np.full(len(ids), NONE, dtype=np.int64), np.zeros(len(ids), dtype=np.int64)
-        self._parts.append((start_ns, end_ns, np.zeros(len(ids), dtype=np.int64)))
+        columns = (np.full(len(ids), NONE, dtype=np.int64), *(np.zeros(len(ids), dtype=kind) for kind in _TYPES[1:]))
+        self._parts.append(columns)
 
-    def fill(self, place: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray, thread: np.ndarray) -> None:
-        """Notes calls at their places."""
-        for column, values in zip(self._parts[-1], (start_ns, end_ns, thread), strict=True):
+    def fill(self, place: np.ndarray, *columns: np.ndarray) -> None:
+        """Notes calls at their places: start_ns, end_ns, thread, name."""
+        for column, values in zip(self._parts[-1], columns, strict=True):
             column[place] = values
 
     def close(self, rows: np.ndarray | slice, place: np.ndarray) -> None:
@@ -56,7 +59,7 @@ class LaunchTable:
 
     def launches(self) -> Launches:
         """All launches."""
-        empty = (np.zeros(0, dtype=np.int64),) * 3
+        empty = tuple(np.zeros(0, dtype=kind) for kind in _TYPES)
         parts = self._parts or [empty]
         columns = parts[0] if len(parts) == 1 else [np.concatenate(column) for column in zip(*parts, strict=True)]
         return Launches(self._of_operation, *columns)

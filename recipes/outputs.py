@@ -21,6 +21,7 @@ from recipes.tables import Table
 
 #: Raised when a column changes its meaning.
 SCHEMA_VERSION = "1"
+_ROWS_AT_ONCE = 1 << 18
 
 
 def choose_folder(name: str, output: str | None, *, force: bool) -> tuple[Path, str]:
@@ -124,10 +125,18 @@ def _writing(folder: Path) -> Iterator[None]:
 def _write_table(folder: Path, recipe: str, table: Table, rows: pa.Table, *, csv: bool) -> None:
     schema = table.schema()
     about = {"pack": f"nsys-llm-recipes {__version__}", "recipe": recipe, "schema_version": SCHEMA_VERSION}
-    rows = rows.cast(schema).replace_schema_metadata({**schema.metadata, **about})
-    pq.write_table(rows, folder / f"{table.name}.parquet", compression="zstd")
-    if csv:
-        pyarrow.csv.write_csv(rows, folder / f"{table.name}.csv")
+    schema = schema.with_metadata({**schema.metadata, **about})
+    with contextlib.ExitStack() as files:
+        writers = [pq.ParquetWriter(folder / f"{table.name}.parquet", schema, compression="zstd")]
+        if csv:
+            writers.append(pyarrow.csv.CSVWriter(folder / f"{table.name}.csv", schema))
+        for writer in writers:
+            files.enter_context(writer)
+        # Piece by piece: coded text is much longer when it is spelled out.
+        for first in range(0, max(len(rows), 1), _ROWS_AT_ONCE):
+            piece = rows.slice(first, _ROWS_AT_ONCE).cast(schema)
+            for writer in writers:
+                writer.write_table(piece)
 
 
 def _put_in_place(part: Path, folder: Path) -> Path:

@@ -41,8 +41,8 @@ class Recipe(Protocol):
 
     NAME: str
     TABLES: tuple[Table, ...]
-    #: Whether the recipe looks at the launch of each operation, which takes memory to read.
-    NEEDS_LAUNCHES: bool
+    #: What the recipe looks at beyond work and steps: of LAUNCHES, LAYERS and RANGES.
+    NEEDS: frozenset[str]
 
     def add_options(self, add: Add) -> None:
         """Adds the recipe's own options."""
@@ -198,7 +198,7 @@ def _analyse(task: Task, announce: Callable[[str], None]) -> Outcome:
     announce(f"analysing {task.item.label}")
     facts = read_facts(report, task.item.label)
     recipe = load_recipe(task.recipe)
-    capture = read_capture(report, task.span, load_phase_rules(task.phases), launches=recipe.NEEDS_LAUNCHES)
+    capture = read_capture(report, task.span, load_phase_rules(task.phases), recipe.NEEDS)
     return_freed()
     work = capture.work
     verdict = quality.judge(capture, facts, filtered=task.span != Span())
@@ -236,7 +236,10 @@ def _joined(table: Table, outcomes: list[Outcome]) -> pa.Table:
     for outcome in outcomes:
         rows = outcome.tables.get(table.name)
         if rows is not None:
-            keys = {name: [outcome.file[name]] * len(rows) for name in ("report", "rank")}
+            keys = {
+                "report": pa.repeat(pa.scalar(outcome.file["report"], pa.string()), len(rows)).dictionary_encode(),
+                "rank": pa.repeat(pa.scalar(outcome.file["rank"], pa.int64()), len(rows)),
+            }
             parts.append(table.build({**keys, **{name: rows[name] for name in rows.column_names}}))
     return pa.concat_tables(parts)
 

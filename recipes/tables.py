@@ -8,19 +8,29 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 TYPES = {"int64": pa.int64(), "double": pa.float64(), "string": pa.string(), "bool": pa.bool_()}
 
 
+# Text that repeats over millions of rows, as it is held in memory.
+_CODED = pa.dictionary(pa.int32(), pa.string())
+_OF_RUN = ("report", "rank")
+
+
 @dataclass(frozen=True)
 class Column:
-    """A column: its name (units are part of it: `_ns`, `_bytes`), its type (a key of TYPES), its meaning."""
+    """A column: its name (units are part of it: `_ns`, `_bytes`), its type (a key of TYPES), its meaning.
+
+    `coded`: text that repeats in a long table; a dictionary array in memory, plain text in every file.
+    """
 
     name: str
     type: str
     meaning: str = ""
+    coded: bool = False
 
 
 @dataclass(frozen=True)
@@ -37,37 +47,75 @@ class Table:
         return [column.name for column in self.columns]
 
     def schema(self) -> pa.Schema:
-        """The Arrow schema, each field with its meaning as metadata."""
-        return pa.schema(
-            [
-                pa.field(column.name, TYPES[column.type], metadata={"meaning": column.meaning})
-                for column in self.columns
-            ],
-            metadata={"table": self.name, "row": self.row},
-        )
+        """The Arrow schema of its files, each field with its meaning as metadata."""
+        return self._schema(coded=False)
+
+    def _schema(self, *, coded: bool) -> pa.Schema:
+        types = [_CODED if coded and column.coded else TYPES[column.type] for column in self.columns]
+        fields = [
+            pa.field(column.name, kind, metadata={"meaning": column.meaning})
+            for column, kind in zip(self.columns, types, strict=True)
+        ]
+        return pa.schema(fields, metadata={"table": self.name, "row": self.row})
 
     def empty(self) -> pa.Table:
-        return self.schema().empty_table()
+        return self._schema(coded=True).empty_table()
 
     def build(self, columns: dict) -> pa.Table:
         """The table from one sequence (list, NumPy or Arrow array) a column.
 
         KeyError when one is missing, ArrowInvalid when a value does not fit its type.
         """
-        schema = self.schema()
-        # Cast, not made with the type: that would cut 1.5 down to 1 without a word.
-        arrays = [_arrow(columns[field.name]).cast(field.type) for field in schema]
-        return pa.Table.from_arrays(arrays, schema=schema)
+        return _built(self._schema(coded=True), columns)
+
+    def of_report(self, columns: dict) -> pa.Table:
+        """The same for one report, without the columns that tell reports apart, which the run adds."""
+        schema = self._schema(coded=True)
+        return _built(pa.schema([field for field in schema if field.name not in _OF_RUN]), columns)
 
     def sorted(self, table: pa.Table) -> pa.Table:
         """The table in its declared order. Nulls come last."""
-        if not self.sort or len(table) < 2:
+        keys = [_sort_key(table[name], direction) for name, direction in self.sort]
+        if not keys or len(table) < 2 or _in_order(keys):
             return table
-        return table.take(pc.sort_indices(table, sort_keys=list(self.sort)))
+        return table.take(pa.array(np.lexsort(keys[::-1])))
 
 
-def _arrow(values: Any) -> pa.Array | pa.ChunkedArray:
-    return values if isinstance(values, (pa.Array, pa.ChunkedArray)) else pa.array(values)
+def _built(schema: pa.Schema, columns: dict) -> pa.Table:
+    # Cast, not made with the type: that would cut 1.5 down to 1 without a word.
+    return pa.Table.from_arrays([_cast(columns[field.name], field.type) for field in schema], schema=schema)
+
+
+def _cast(values: Any, kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
+    array = values if isinstance(values, (pa.Array, pa.ChunkedArray)) else pa.array(values)
+    if kind == _CODED and not pa.types.is_dictionary(array.type):
+        array = array.cast(pa.string()).dictionary_encode()
+    return array.cast(kind)
+
+
+def _sort_key(column: pa.ChunkedArray, direction: str) -> np.ndarray:
+    """Whole numbers that sort as the column (text or whole numbers) does; nulls last either way."""
+    if not pa.types.is_integer(column.type):
+        codes = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+        whole = codes.unify_dictionaries().combine_chunks()
+        order = pc.sort_indices(whole.dictionary).to_numpy()
+        rank = np.empty(len(order), dtype=np.int64)
+        rank[order] = np.arange(len(order))
+        column = pa.chunked_array([pa.array(rank).take(whole.indices)])
+    missing = column.is_null().to_numpy()
+    values = column.fill_null(0).to_numpy()
+    values = -values if direction == "descending" else values
+    return np.where(missing, np.iinfo(np.int64).max, values) if missing.any() else values
+
+
+def _in_order(keys: list[np.ndarray]) -> bool:
+    """Whether rows are sorted by the keys, the first being the first."""
+    equal = np.ones(len(keys[0]) - 1, dtype=bool)
+    for key in keys:
+        if (equal & (key[1:] < key[:-1])).any():
+            return False
+        equal &= key[1:] == key[:-1]
+    return True
 
 
 REPORT_KEYS = (

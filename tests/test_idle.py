@@ -7,7 +7,7 @@ import pytest
 
 import oracle
 from conftest import FIXTURES, REPORTS
-from recipes.capture import read_capture
+from recipes.capture import LAUNCHES, read_capture
 from recipes.gpu_work import Span
 from recipes.idle import CAUSES, Gaps, HostActivity, find_gaps, split_by_cause
 from recipes.nsight.export import export
@@ -28,7 +28,7 @@ def all_gaps(work, rows):
 
 def idle(path):
     """The capture's gaps on its first device, and their ns by cause."""
-    capture = read_capture(open_export(path), Span(), RULES, launches=True)
+    capture = read_capture(open_export(path), Span(), RULES, {LAUNCHES})
     rows = np.flatnonzero(capture.work.device == 0)
     gaps = all_gaps(capture.work, rows)
     host = HostActivity(capture.report, capture.launches.thread)

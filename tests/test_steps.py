@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +25,8 @@ RULES = load_phase_rules()
 CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
 
 
-def read(path: Path, *, launches: bool = False):
-    return read_capture(open_export(path), Span(), RULES, launches=launches)
+def read(path: Path, needs: Collection[str] = ()):
+    return read_capture(open_export(path), Span(), RULES, needs)
 
 
 def newest(name: str) -> Path:
@@ -201,8 +202,8 @@ def ranges(*rows):
 
 @pytest.fixture
 def made(make_export):
-    def make(kernel_rows, call_rows, range_rows, *, launches=False):
-        return read(launches=launches, path=make_export(
+    def make(kernel_rows, call_rows, range_rows, *, needs=()):
+        return read(needs=needs, path=make_export(
             StringIds={"id": [1, 2], "value": ["gemm", "cudaLaunchKernel_v7000"]},
             **{KERNELS: kernels(*kernel_rows), CALLS: calls(*call_rows), "NVTX_EVENTS": ranges(*range_rows)},
         ))  # fmt: skip
