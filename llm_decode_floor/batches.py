@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from llm_decode_floor.floors import COMPUTE_PHASES, DECODE_PHASES
 from recipes.capture import Capture
+from recipes.phases import COMPUTE_PHASES, DECODE_PHASES
 
 
 def with_batch(capture: Capture, batch: int | None) -> tuple[Capture, list[str]]:

@@ -14,12 +14,9 @@ from llm_decode_floor.model_bytes import SINGLE, Layout
 from recipes.capture import Capture
 from recipes.errors import PackError
 from recipes.hardware import Bandwidth, bandwidth, choose_gpu, find_gpu
+from recipes.phases import COMPUTE_PHASES, DECODE_PHASES
 from recipes.report import schema
 from recipes.units import format_ns
-
-#: Phases that read all weights once for one token a sequence (several with speculation).
-DECODE_PHASES = ("decode", "step", "generation")
-COMPUTE_PHASES = ("prefill", "train step")
 
 
 @dataclass(frozen=True)

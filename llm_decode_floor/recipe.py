@@ -17,7 +17,7 @@ from llm_decode_floor.tables import TABLES
 from recipes import families
 from recipes.capture import LAUNCHES, LAYERS
 from recipes.errors import PackError
-from recipes.options import Add
+from recipes.options import Add, step_time
 
 __all__ = ["NAME", "NEEDS", "TABLES", "add_options", "analyse", "notebook_tables", "settings", "summarise"]
 
@@ -28,7 +28,6 @@ _SIZES = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 _COUNTS = {**_SIZES, "b": 1e9}
 #: No language model is smaller, in bytes or parameters: less is a wrong unit.
 _LEAST = 1e6
-_TIMES_NS = {"ns": 1, "us": 1e3, "ms": 1e6, "s": 1e9}
 
 
 def add_options(add: Add) -> None:
@@ -69,7 +68,7 @@ def add_options(add: Add) -> None:
     )
     add(
         "--step-time",
-        type=_time,
+        type=step_time,
         metavar="TIME",
         help="Step time without the profiler, such as 15.2ms: shown beside, nothing is rescaled",
     )
@@ -157,14 +156,3 @@ def _tokens_per_step(text: str) -> float:
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is less than one token a step; write 1.8 or 4")
     return number
-
-
-def _time(text: str) -> float:
-    """A time with its unit, in ns."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(ns|us|ms|s)", text.strip())
-    if not match:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time; write 15.2ms or 800us")
-    time_ns = float(match[1]) * _TIMES_NS[match[2]]
-    if not time_ns:
-        raise argparse.ArgumentTypeError("a step takes some time; write 15.2ms or 800us")
-    return time_ns

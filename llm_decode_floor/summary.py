@@ -10,7 +10,8 @@ import pyarrow as pa
 from llm_decode_floor.analysis import BETWEEN_STEPS, Settings
 from llm_decode_floor.findings import findings
 from llm_decode_floor.floor import Floor, floor_of
-from llm_decode_floor.floors import DECODE_PHASES, step_of
+from llm_decode_floor.floors import step_of
+from recipes.phases import DECODE_PHASES
 from recipes.text_table import shortened, text_table
 from recipes.units import format_count, format_ms, format_ns, format_share
 

@@ -9,7 +9,8 @@ import numpy as np
 from recipes import intervals
 from recipes.capture import Capture
 from recipes.gpu_work import GpuWork
-from recipes.idle import CAUSES, Gaps, HostActivity, find_gaps, split_by_cause
+from recipes.host import HostActivity
+from recipes.idle import CAUSES, find_gaps, split_by_cause, sum_inside
 from recipes.launches import Launches
 from recipes.projection import Projection
 
@@ -72,17 +73,5 @@ def _idle_by_cause(
     total = np.zeros((len(start_ns), len(CAUSES)), dtype=np.int64)
     for gaps in find_gaps(work, rows):
         split = split_by_cause(work, gaps, launches, host)
-        total += _summed_inside(gaps, np.stack([split[cause] for cause in CAUSES], axis=1), start_ns, end_ns)
+        total += sum_inside(gaps, np.stack([split[cause] for cause in CAUSES], axis=1), start_ns, end_ns)
     return total
-
-
-def _summed_inside(gaps: Gaps, values_ns: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
-    """Values (a row a gap) summed over the gaps inside each interval.
-
-    Intervals begin and end with operations of the device, so no gap is cut by an edge.
-    """
-    before = np.zeros((len(values_ns) + 1, values_ns.shape[1]), dtype=np.int64)
-    np.cumsum(values_ns, axis=0, out=before[1:])
-    first = np.searchsorted(gaps.start_ns, start_ns, side="left")
-    last = np.searchsorted(gaps.end_ns, end_ns, side="right")
-    return before[np.maximum(last, first)] - before[first]

@@ -102,6 +102,12 @@ def read_graph_nodes(report: Report, work: GpuWork) -> Iterator[tuple[int, np.nd
     return _by_process(report, work, "graph_node_id")
 
 
+def read_streams(report: Report, work: GpuWork) -> np.ndarray:
+    """The stream of each operation, int64; -1 where the report does not tell."""
+    (streams,) = _numbers(report, stream_id=-1)
+    return streams[work.rows]
+
+
 def _by_process(report: Report, work: GpuWork, column: str) -> Iterator[tuple[int, np.ndarray | slice, np.ndarray]]:
     """Ids that are handed out per process, int64; -1 for null."""
     (ids,) = _numbers(report, **{column: -1})

@@ -12,20 +12,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow.compute as pc
 
 from recipes import intervals
 from recipes.gpu_work import GpuWork
+from recipes.host import HostActivity
 from recipes.launches import NONE, Launches
-from recipes.memory import gather
-from recipes.report import schema
-from recipes.report.report import Report, numbers
 
-Intervals = tuple[np.ndarray, np.ndarray]
 CAUSES = ("profiler", "graph", "sync", "api", "host", "launch", "queued", "unknown")
-_OPERATIONS_AT_ONCE = 1 << 18
-# Calls that wait for the GPU: cudaStreamSynchronize, cuEventSynchronize, cudaMemcpy; but not cudaMemcpyAsync.
-_SYNCHRONISING, _ASYNCHRONOUS = r"(?i)^cu(da)?(\w*Synchronize|(Memcpy|Memset)\w*)", r"(?i)Async"
+_OPERATIONS_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -61,75 +55,6 @@ def find_gaps(work: GpuWork, rows: np.ndarray | slice) -> Iterator[Gaps]:
         gap = np.flatnonzero(start_ns > latest_ns[:-1])
         yield Gaps(latest_ns[gap], start_ns[gap], operation[raised[gap]], operation[gap + 1])
         reach_ns, furthest = latest_ns[-1:], operation[raised[-1:]]
-
-
-class HostActivity:
-    """What host threads did: how much of an interval lay in profiler overhead, synchronising calls, any CUDA calls."""
-
-    def __init__(self, report: Report, threads: np.ndarray) -> None:
-        self._threads = np.unique(threads)
-        calls, line, syncs = _calls_on(report, self._threads)
-        overhead = intervals.merge(*_ordered(*_times(report, schema.OVERHEAD)))
-        known = [times for times in (*calls, *overhead) if len(times)]
-        # Events before the session's start have negative times.
-        self._lowest = min((int(times.min()) for times in known), default=0)
-        self._length = max((int(times.max()) for times in known), default=0) - self._lowest + 1
-        if self._lowest < 0:
-            calls, overhead = (tuple(times - self._lowest for times in pair) for pair in (calls, overhead))
-        else:
-            self._lowest, self._length = 0, self._length + self._lowest
-        self._profiler = _Line(overhead, len(self._threads), self._length)
-        self._any = self._beside_profiler(calls, line)
-        self._sync = self._beside_profiler(tuple(times[syncs] for times in calls), line[syncs])
-
-    def _beside_profiler(self, calls: Intervals, line: np.ndarray) -> tuple[intervals.Coverage, intervals.Coverage]:
-        """Coverage by calls, and by those parts of them that lie in profiler overhead."""
-        if len(self._threads) > 1:
-            offset_ns = line * np.int64(self._length)
-            calls = tuple(times + offset_ns for times in calls)
-        merged = intervals.merge(*_ordered(*calls))
-        inside = intervals.intersection(_touching(merged, self._profiler.intervals), self._profiler.intervals)
-        return intervals.Coverage(*merged), intervals.Coverage(*inside)
-
-    def split(self, thread: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Of each interval on a thread: ns in profiler overhead, then in synchronising calls, then in other calls."""
-        span = self._place(thread, start_ns, end_ns)
-        profiler = self._profiler.coverage.of(*span)
-        sync, any_call = (whole.of(*span) - inside.of(*span) for whole, inside in (self._sync, self._any))
-        return profiler, sync, any_call - sync
-
-    def profiler_ns(self, thread: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
-        """Of each interval: ns in profiler overhead."""
-        return self._profiler.coverage.of(*self._place(thread, start_ns, end_ns))
-
-    def _place(self, thread: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray) -> Intervals:
-        line = np.minimum(np.searchsorted(self._threads, thread), max(len(self._threads) - 1, 0))
-        # Beyond the last event nothing is known, and the next thread's line begins.
-        return tuple(
-            np.clip(times - self._lowest, 0, self._length - 1) + line * self._length for times in (start_ns, end_ns)
-        )
-
-
-class _Line:
-    """Intervals that hold for all threads, repeated on each thread's line."""
-
-    def __init__(self, merged: Intervals, lines: int, length: int) -> None:
-        offset = np.repeat(np.arange(lines), len(merged[0])) * length
-        self.intervals = tuple(np.tile(times, lines) + offset for times in merged)
-        self.coverage = intervals.Coverage(*self.intervals)
-
-
-def _touching(many: Intervals, few: Intervals) -> Intervals:
-    """Those of many disjoint intervals in order that touch one of a few such."""
-    first = np.searchsorted(many[1], few[0], side="right")
-    last = np.maximum(np.searchsorted(many[0], few[1], side="left"), first)
-    rows = np.unique(np.concatenate([np.arange(a, b) for a, b in zip(first, last, strict=True)] or [first]))
-    return many[0][rows], many[1][rows]
-
-
-def _ordered(starts_ns: np.ndarray, ends_ns: np.ndarray) -> Intervals:
-    order = intervals.by_start(starts_ns)
-    return starts_ns[order], ends_ns[order]
 
 
 def split_by_cause(work: GpuWork, gaps: Gaps, launches: Launches, host: HostActivity) -> dict[str, np.ndarray]:
@@ -170,30 +95,13 @@ def _exclusive(parts: dict, length_ns: np.ndarray, within: np.ndarray, known: np
     return {cause: counted[cause] for cause in CAUSES}
 
 
-def _times(report: Report, table: schema.SourceTable) -> tuple[np.ndarray, np.ndarray]:
-    rows = report.read(table, ["start_ns", "end_ns"])
-    start_ns, end_ns = (numbers(rows[name], 0) for name in rows.column_names)
-    return start_ns, np.maximum(start_ns, end_ns)
+def sum_inside(gaps: Gaps, values_ns: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
+    """Values (a row a gap) summed over the gaps inside each interval.
 
-
-def _calls_on(report: Report, threads: np.ndarray) -> tuple[Intervals, np.ndarray, np.ndarray]:
-    """The API calls of some threads: start and end; the thread of each, as a place in `threads`; which synchronise."""
-    waits = _sync_name_ids(report)
-
-    def pieces() -> Iterator[tuple[np.ndarray, ...]]:
-        for batch in report.batches(schema.API_CALLS, ["start_ns", "end_ns", "global_tid", "name"]):
-            start_ns, end_ns, tid, name = (numbers(column, 0) for column in batch.columns)
-            own = np.isin(tid, threads)
-            line = np.searchsorted(threads, tid[own])
-            yield start_ns[own], np.maximum(start_ns, end_ns)[own], line, np.isin(name[own], waits)
-
-    types = (np.int64, np.int64, np.int16 if len(threads) < 1 << 15 else np.int32, bool)
-    start_ns, end_ns, line, waiting = gather(pieces(), report.count(schema.API_CALLS), types)
-    return (start_ns, end_ns), line, waiting
-
-
-def _sync_name_ids(report: Report) -> np.ndarray:
-    strings = report.strings
-    named = pc.match_substring_regex(strings.values, _SYNCHRONISING)
-    waits = pc.and_not(named, pc.match_substring_regex(strings.values, _ASYNCHRONOUS))
-    return strings.ids[waits.fill_null(False).to_numpy(zero_copy_only=False)]
+    Intervals begin and end with operations of the device, so no gap is cut by an edge.
+    """
+    before = np.zeros((len(values_ns) + 1, values_ns.shape[1]), dtype=np.int64)
+    np.cumsum(values_ns, axis=0, out=before[1:])
+    first = np.searchsorted(gaps.start_ns, start_ns, side="left")
+    last = np.searchsorted(gaps.end_ns, end_ns, side="right")
+    return before[np.maximum(last, first)] - before[first]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from recipes.gpu_work import Span
 
 #: Adds one option, as `argparse.ArgumentParser.add_argument` does.
 Add = Callable[..., object]
+_TIMES_NS = {"ns": 1, "us": 1e3, "ms": 1e6, "s": 1e9}
 
 
 def add_common_options(add: Add) -> None:
@@ -70,6 +72,22 @@ def _time_filter(text: str) -> Span:
     if not slash or (span.start_ns is not None and span.end_ns is not None and span.start_ns > span.end_ns):
         raise argparse.ArgumentTypeError(f"'{text}' is no range; write start/end in ns, such as 1000/2000 or /2000")
     return span
+
+
+def duration_ns(text: str) -> float:
+    """A time with its unit, in ns. ArgumentTypeError when it is none."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(ns|us|ms|s)", text.strip())
+    if not match:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time; write 15.2ms or 800us")
+    return float(match[1]) * _TIMES_NS[match[2]]
+
+
+def step_time(text: str) -> float:
+    """The time of a step, in ns. ArgumentTypeError when it is none."""
+    time_ns = duration_ns(text)
+    if not time_ns:
+        raise argparse.ArgumentTypeError("a step takes some time; write 15.2ms or 800us")
+    return time_ns
 
 
 def expand_output_name(text: str) -> str:

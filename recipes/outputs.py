@@ -21,7 +21,7 @@ from recipes.tables import Table
 
 #: Raised when a column changes its meaning.
 SCHEMA_VERSION = "1"
-_ROWS_AT_ONCE = 1 << 18
+_ROWS_AT_ONCE = 1 << 17
 
 
 def choose_folder(name: str, output: str | None, *, force: bool) -> tuple[Path, str]:
@@ -126,8 +126,11 @@ def _write_table(folder: Path, recipe: str, table: Table, rows: pa.Table, *, csv
     schema = table.schema()
     about = {"pack": f"nsys-llm-recipes {__version__}", "recipe": recipe, "schema_version": SCHEMA_VERSION}
     schema = schema.with_metadata({**schema.metadata, **about})
+    # Numbers hardly repeat: looking for that takes longer than writing them, and more room.
+    texts = [field.name for field in schema if field.type == pa.string()]
     with contextlib.ExitStack() as files:
-        writers = [pq.ParquetWriter(folder / f"{table.name}.parquet", schema, compression="zstd")]
+        parquet = folder / f"{table.name}.parquet"
+        writers = [pq.ParquetWriter(parquet, schema, compression="zstd", use_dictionary=texts or False)]
         if csv:
             writers.append(pyarrow.csv.CSVWriter(folder / f"{table.name}.csv", schema))
         for writer in writers:

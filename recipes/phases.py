@@ -18,10 +18,13 @@ PACKAGED = Path(__file__).with_name("phases.tsv")
 #: A rule is taken when at least so many ranges match.
 ENOUGH = 2
 USER_RULE = "user"
+#: Phases that read all weights once for one token a sequence (several with speculation), and phases of much compute.
+DECODE_PHASES = ("decode", "step", "generation")
+COMPUTE_PHASES = ("prefill", "train step")
 #: So much of a text is read: engines' texts are far shorter, and patterns of users may be slow on long ones.
 LONGEST = 300
 # Names of phases that mean something else in the tables.
-_RESERVED = ("all", "outside")
+_RESERVED = ("all", "outside", "between_steps")
 # Larger numbers are no counts, and would not fit into a table.
 _DIGITS = 15
 

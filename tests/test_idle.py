@@ -9,7 +9,8 @@ import oracle
 from conftest import FIXTURES, REPORTS
 from recipes.capture import LAUNCHES, read_capture
 from recipes.gpu_work import Span
-from recipes.idle import CAUSES, Gaps, HostActivity, find_gaps, split_by_cause
+from recipes.host import HostActivity
+from recipes.idle import CAUSES, Gaps, find_gaps, split_by_cause
 from recipes.nsight.export import export
 from recipes.phases import load_phase_rules
 from recipes.report.report import open_export

@@ -24,7 +24,7 @@ LAYERS = (
     ("report", "nsight"),
     ("devices", "phases", "timeline"),
     ("gpu_work", "ranges"),
-    ("steps", "launches", "work_families"),
+    ("steps", "launches", "work_families", "host"),
     ("attribution", "projection", "idle", "layers"),
     ("inference",),
     ("capture",),

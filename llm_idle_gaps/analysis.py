@@ -1,0 +1,183 @@
+"""When a GPU ran nothing, and why: the numbers, without Nsight and without output.
+
+All functions are pure: a capture in, tables out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from llm_idle_gaps.evidence import Evidence
+from llm_idle_gaps.launch_statistics import launch_statistics
+from llm_idle_gaps.tables import BETWEEN_STEPS, GAPS, HISTOGRAM, IDLE, STEP_IDLE, TIMELINE
+from llm_idle_gaps.tally import EDGES_NS, Tally
+from llm_idle_gaps.timeline import median_step
+from llm_idle_gaps.windows import Windows, device_windows
+from recipes import intervals
+from recipes.capture import ALL, Capture
+from recipes.edges import edge_steps
+from recipes.gpu_work import GRAPH, KERNEL, GpuWork
+from recipes.host import HostActivity
+from recipes.idle import CAUSES, find_gaps, split_by_cause
+from recipes.projection import Projection, project
+from recipes.tables import Table
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the user can choose, in ns: the shortest gap with a row of its own; the step time without the profiler."""
+
+    min_gap_ns: float = 1e3
+    step_time_ns: float | None = None
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """The steps of a report on its devices, as all functions here need them.
+
+    `phase_of_entry` int64, an index into `phases` for each entry of the projection, and last that of no step.
+    """
+
+    projection: Projection
+    phases: list[str]
+    phase_of_entry: np.ndarray
+    edge: np.ndarray
+
+    def by_phase(self, of_entry: np.ndarray) -> np.ndarray:
+        """Values of the entries, the last one of no step, summed by phase, int64."""
+        return np.bincount(self.phase_of_entry, weights=of_entry, minlength=len(self.phases)).astype(np.int64)
+
+
+def analyse(capture: Capture, settings: Settings) -> tuple[dict[str, pa.Table], list[str]]:
+    """The tables of one report, without the columns report and rank; there is nothing to remark."""
+    work, launches = capture.work, capture.launches
+    steps = _steps(capture)
+    # First what needs much memory for a while.
+    launched = _launched(capture, steps.projection)
+    devices = [_device(work, steps.projection, number) for number in range(len(work.devices.numbers))]
+    host = HostActivity(capture.report, launches.thread, named=True)
+    evidence = Evidence(capture, host)
+    found: dict[Table, list[dict]] = {table: [] for table in (GAPS, HISTOGRAM, IDLE, STEP_IDLE, TIMELINE)}
+    for number, (rows, windows, computing_ns) in enumerate(devices):
+        tally = Tally(steps.projection, number, windows, steps.phase_of_entry, steps.phases)
+        for gaps in find_gaps(work, rows):
+            tally.add(gaps, split_by_cause(work, gaps, launches, host), evidence, settings.min_gap_ns)
+        for table, columns in (
+            *((GAPS, some) for some in tally.rows),
+            (HISTOGRAM, _histogram_columns(tally, steps)),
+            (IDLE, _idle_columns(steps, tally, windows, computing_ns, launched[number])),
+            (STEP_IDLE, _step_columns(steps, tally, launched[number])),
+            (TIMELINE, median_step(capture, steps.projection, tally.entries, steps.edge, host)),
+        ):
+            device = np.full(len(next(iter(columns.values()))), work.devices.numbers[number], dtype=np.int64)
+            found[table].append({"device": device, **columns})
+    return {table.name: _joined(table, columns) for table, columns in found.items()}, []
+
+
+def _device(work: GpuWork, projection: Projection, number: int) -> tuple[np.ndarray | slice, Windows, np.ndarray]:
+    """A device's operations, its windows, and the ns of each in which kernels or graph executions ran."""
+    rows = slice(None) if len(work.devices.numbers) == 1 else np.flatnonzero(work.device == number)
+    starts_ns, ends_ns, kind = work.start_ns[rows], work.end_ns[rows], work.kind[rows]
+    windows = device_windows(projection, number, int(starts_ns.min()), int(ends_ns.max()))
+    chosen = (kind == KERNEL) | (kind == GRAPH)
+    starts_ns, ends_ns = starts_ns[chosen], ends_ns[chosen]
+    order = intervals.by_start(starts_ns)
+    computing = intervals.merge(starts_ns[order], ends_ns[order])
+    return rows, windows, intervals.covered_ns(windows.start_ns, windows.end_ns, computing)
+
+
+def _steps(capture: Capture) -> _Steps:
+    steps = capture.steps
+    projection = project(capture.work, capture.attribution.step, steps)
+    phase_of_entry = np.append(steps.phase[projection.step], len(steps.phases)).astype(np.int64)
+    edge = edge_steps(capture) if len(steps) else np.zeros(0, dtype=bool)
+    return _Steps(projection, [*steps.phases, BETWEEN_STEPS], phase_of_entry, edge)
+
+
+def _launched(capture: Capture, projection: Projection) -> list[dict[str, np.ndarray]]:
+    """For each device the launch columns by entry, and last of the device's work in no step."""
+    work, entries = capture.work, len(projection)
+    devices = len(work.devices.numbers)
+    group = np.where(projection.of_operation >= 0, projection.of_operation, entries + work.device)
+    columns = launch_statistics(capture.report, work, capture.launches, group, entries + devices)
+    return [
+        {
+            name: np.append(np.where(projection.device == device, values[:entries], 0), values[entries + device])
+            for name, values in columns.items()
+        }
+        for device in range(devices)
+    ]
+
+
+def _idle_columns(
+    steps: _Steps, tally: Tally, windows: Windows, computing_ns: np.ndarray, launched: dict[str, np.ndarray]
+) -> dict[str, np.ndarray | list]:
+    """The columns of IDLE for a device: the whole window, and each phase that has a part of it."""
+    length_ns = windows.end_ns - windows.start_ns
+    phase = steps.phase_of_entry[windows.entry]
+
+    def summed(values_ns: np.ndarray) -> np.ndarray:
+        return np.bincount(phase, weights=values_ns, minlength=len(steps.phases)).astype(np.int64)
+
+    window_ns, computed_ns = summed(length_ns), summed(computing_ns)
+    causes = {f"{cause}_ns": steps.by_phase(tally.by_window[:, number]) for number, cause in enumerate(CAUSES)}
+    idle_ns = np.sum(list(causes.values()), axis=0)
+    columns = {
+        "window_ns": window_ns,
+        "busy_ns": window_ns - idle_ns,
+        "copy_only_ns": window_ns - idle_ns - computed_ns,
+        "idle_ns": idle_ns,
+        **causes,
+        "gaps": tally.counts.sum(axis=(1, 2)),
+        **{name: steps.by_phase(values) for name, values in launched.items()},
+    }
+    # Without steps the whole window says it all.
+    shown = np.flatnonzero(window_ns) if len(tally.entries) else np.zeros(0, dtype=np.int64)
+    return {
+        "phase": [ALL, *(steps.phases[code] for code in shown.tolist())],
+        **{name: np.append(values.sum(), values[shown]) for name, values in columns.items()},
+    }
+
+
+def _histogram_columns(tally: Tally, steps: _Steps) -> dict[str, np.ndarray | list | pa.Array]:
+    """The columns of HISTOGRAM for a device: bins with gaps, of the whole window and of each phase."""
+    counts = np.concatenate([tally.counts.sum(axis=0, keepdims=True), tally.counts])
+    time_ns = np.concatenate([tally.time_ns.sum(axis=0, keepdims=True), tally.time_ns])
+    if not len(tally.entries):
+        counts = counts[:1]
+    phase, cause, number = np.nonzero(counts)
+    low_ns, high_ns = np.append(0, EDGES_NS), np.append(EDGES_NS, 0)
+    return {
+        "phase": [[ALL, *steps.phases][code] for code in phase.tolist()],
+        "cause": [CAUSES[code] for code in cause.tolist()],
+        "low_ns": low_ns[number],
+        "high_ns": pa.array(high_ns[number], mask=number == len(EDGES_NS)),
+        "gaps": counts[phase, cause, number],
+        "time_ns": time_ns[phase, cause, number],
+    }
+
+
+def _step_columns(steps: _Steps, tally: Tally, launched: dict[str, np.ndarray]) -> dict[str, np.ndarray | list]:
+    """The columns of STEP_IDLE for a device."""
+    projection, entries = steps.projection, tally.entries
+    step = projection.step[entries]
+    last = np.arange(len(entries)) == len(entries) - 1
+    return {
+        "step": step.astype(np.int64),
+        "phase": [steps.phases[code] for code in steps.phase_of_entry[entries].tolist()],
+        "edge": steps.edge[step],
+        "start_ns": projection.start_ns[entries],
+        "duration_ns": projection.duration_ns[entries],
+        "idle_ns": tally.by_step.sum(axis=1),
+        **{f"{cause}_ns": tally.by_step[:, number] for number, cause in enumerate(CAUSES)},
+        "idle_after_ns": pa.array(tally.after_ns, mask=last),
+        **{name: values[entries] for name, values in launched.items()},
+    }
+
+
+def _joined(table: Table, parts: list[dict]) -> pa.Table:
+    empty = {name: np.zeros(0, dtype=np.int64) for name in table.names}
+    return pa.concat_tables([table.of_report(columns) for columns in (empty, *parts)])

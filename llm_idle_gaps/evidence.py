@@ -1,0 +1,78 @@
+"""What a gap's row tells beside its length: the work at its edges, the launch, and what the launching thread did."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recipes.capture import Capture
+from recipes.host import HostActivity
+from recipes.idle import Gaps
+from recipes.launches import NONE
+from recipes.report import schema
+from recipes.report.report import Report, numbers
+from recipes.timeline import Lookup
+
+_TID_MASK = 0xFFFFFF
+# API calls carry the version of the interface that they came through.
+_VERSION = r"_v\d+(_pt(sz|ds))?$"
+
+
+class Evidence:
+    """Looks up the evidence columns for gaps of a capture that holds launches and ranges."""
+
+    def __init__(self, capture: Capture, host: HostActivity) -> None:
+        self._work, self._launches, self._host = capture.work, capture.launches, host
+        ranges = capture.ranges
+        own = np.flatnonzero(ranges.by_thread)
+        self._innermost = Lookup(ranges.global_tid[own], ranges.start_ns[own], ranges.end_ns[own], ranges.text[own])
+        self._call_of_string, self._calls = call_names(capture.report)
+        self._threads = pa.array(thread_names(capture.report, host.threads), pa.string())
+        self._names, self._ranges = pa.array(self._work.names, pa.string()), pa.array(ranges.texts, pa.string())
+
+    def columns(self, gaps: Gaps, called: np.ndarray) -> dict[str, pa.Array]:
+        """The columns. `called` says in which gaps the launching thread was in a CUDA call before the launch."""
+        none = np.full(len(gaps), NONE, dtype=np.int64)
+        api, thread, held_by, held_ns, nvtx = (none.copy() for _ in range(5))
+        launch = self._launches.of_operation[gaps.after]
+        known = np.flatnonzero(launch != NONE)
+        launch = launch[known]
+        tid, begun_ns, start_ns = self._launches.thread[launch], self._launches.start_ns[launch], gaps.start_ns[known]
+        until_ns = np.clip(begun_ns, start_ns, gaps.end_ns[known])
+        api[known], thread[known] = self._launches.name[launch], np.searchsorted(self._host.threads, tid)
+        held = np.flatnonzero(called[known])
+        held_by[known[held]], held_ns[known[held]] = self._host.held_by(tid[held], start_ns[held], until_ns[held])
+        # Half-way through the time in which the host could have launched; at the launch when that came first.
+        nvtx[known] = self._innermost.find(tid, np.minimum(begun_ns, (start_ns + until_ns) // 2))
+        return {
+            "previous": coded(self._work.name[gaps.before], self._names),
+            "next": coded(self._work.name[gaps.after], self._names),
+            "launch_api": coded(self._call_of_string[api], self._calls),
+            "thread": coded(thread, self._threads),
+            "held_by": coded(self._call_of_string[held_by], self._calls),
+            "held_ns": pa.array(held_ns, mask=held_by == NONE),
+            "nvtx": coded(nvtx, self._ranges),
+        }
+
+
+def coded(code: np.ndarray, texts: pa.Array) -> pa.DictionaryArray:
+    """Texts by their number; a negative one is null."""
+    missing = code < 0
+    indices = pa.array(np.where(missing, 0, code).astype(np.int32), mask=missing if missing.any() else None)
+    return pa.DictionaryArray.from_arrays(indices, texts)
+
+
+def call_names(report: Report) -> tuple[np.ndarray, pa.Array]:
+    """The name of the API call that each of the report's strings is, without its version, as a number; last -1, for
+    no string. And the names."""
+    encoded = pc.replace_substring_regex(report.strings.values, _VERSION, "").dictionary_encode()
+    return np.append(encoded.indices.fill_null(-1).to_numpy(), -1), encoded.dictionary
+
+
+def thread_names(report: Report, threads: np.ndarray) -> list[str]:
+    """`name (id)` of threads given by their global ids, or the id alone."""
+    rows = report.read(schema.THREADS)
+    named = dict(zip(numbers(rows["global_tid"], NONE).tolist(), rows["name"].to_pylist(), strict=True))
+    ids = [(named.get(thread), thread & _TID_MASK) for thread in threads.tolist()]
+    return [f"{name} ({number})" if name else str(number) for name, number in ids]

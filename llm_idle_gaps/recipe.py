@@ -1,0 +1,39 @@
+"""What the runner needs of this recipe: its options, its numbers, its words."""
+
+from __future__ import annotations
+
+import argparse
+
+from llm_idle_gaps.analysis import Settings, analyse
+from llm_idle_gaps.summary import notebook_tables, summarise
+from llm_idle_gaps.tables import TABLES
+from recipes.capture import LAUNCHES, RANGES
+from recipes.options import Add, duration_ns, step_time
+
+__all__ = ["NAME", "NEEDS", "TABLES", "add_options", "analyse", "notebook_tables", "settings", "summarise"]
+
+NAME = "llm_idle_gaps"
+NEEDS = frozenset({LAUNCHES, RANGES})
+
+
+def add_options(add: Add) -> None:
+    """Adds this recipe's own options."""
+    add(
+        "--min-gap",
+        type=duration_ns,
+        default=1e3,
+        metavar="TIME",
+        help="Shortest gap that gets a row in gaps.parquet, such as 5us or 0.5ms; 1us by default.\n"
+        "Everything else counts all gaps",
+    )
+    add(
+        "--step-time",
+        type=step_time,
+        metavar="TIME",
+        help="Step time without the profiler, such as 15.2ms: shown beside, nothing is rescaled",
+    )
+
+
+def settings(args: argparse.Namespace) -> Settings:
+    """The options as one value."""
+    return Settings(args.min_gap, args.step_time)

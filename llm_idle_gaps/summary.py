@@ -1,0 +1,175 @@
+"""What the recipe says: verdict, idle time by phase, gaps by length, launches, largest gaps, findings."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from llm_idle_gaps.analysis import Settings
+from llm_idle_gaps.findings import Picture, findings, graph_state, pictures
+from llm_idle_gaps.tables import BETWEEN_STEPS
+from recipes.capture import ALL
+from recipes.idle import CAUSES
+from recipes.text_table import shortened, text_table
+from recipes.units import format_count, format_ms, format_ns, format_share
+
+_LARGEST = 10
+_NAME_WIDTH = 30
+#: A call is shown when it took this share of the gap.
+_HELD = 0.1
+#: Bands of length in which idle time is told, in ns.
+_BANDS = (("below 10 us", 0, 10_000), ("10 to 100 us", 10_000, 100_000), ("above 100 us", 100_000, None))
+#: The notebook shows so many gaps and steps at most; steps are thinned out evenly.
+_NOTEBOOK_GAPS, _NOTEBOOK_STEPS = 200, 3000
+#: Of so many gaps, the longest, the findings name calls.
+_GAPS_LOOKED_AT = 100_000
+_OPAQUE = "CUDA graphs were traced as a whole, so what is inside them is not seen"
+
+
+def summarise(tables: dict[str, pa.Table], settings: Settings) -> str:
+    """Verdict, the place of the quality line, the tables and the findings."""
+    idle = tables["idle"].to_pandas()
+    if idle.empty:
+        return "No GPU work was found, so there are no gaps.\n{quality}"
+    gaps = _longest(tables["gaps"], _GAPS_LOOKED_AT)
+    devices = pictures(tables["step_idle"].to_pandas(), idle, gaps)
+    # The findings are about one device: mean values over unlike ones say nothing of any.
+    most = max(devices, key=lambda of: of.steps * of.mean["idle_ns"] or of.mean["idle_ns"])
+    lines = [_verdict(idle, devices, most, settings), "{quality}", "", _phase_table(idle), "", _band_table(tables)]
+    lines += ["", _launch_table(idle), *_largest_table(gaps, devices), ""]
+    if len(devices) > 1:
+        lines.append(
+            f"On {shortened(most.report, _NAME_WIDTH)} GPU {most.device}, most idle of {len(devices)} devices:"
+        )
+    lines += [f"{number}. {one.text}" for number, one in enumerate(findings(most), 1)]
+    return "\n".join([*lines, *_beside(most, settings)]).rstrip()
+
+
+def _longest(gaps: pa.Table, count: int) -> pd.DataFrame:
+    """The longest gaps, the first of equal ones first."""
+    duration_ns = gaps["duration_ns"].to_numpy()
+    rows = np.arange(len(duration_ns))
+    if len(rows) > count:
+        rows = np.flatnonzero(duration_ns >= np.partition(duration_ns, -count)[-count])
+    order = rows[np.argsort(-duration_ns[rows], kind="stable")][:count]
+    return gaps.take(pa.array(order)).to_pandas()
+
+
+def _verdict(idle: pd.DataFrame, devices: list[Picture], most: Picture, settings: Settings) -> str:
+    whole = idle[idle["phase"] == ALL]
+    window_ns, idle_ns = whole["window_ns"].sum(), whole["idle_ns"].sum()
+    causes = {cause: whole[f"{cause}_ns"].sum() for cause in CAUSES}
+    leaders = sorted(causes, key=lambda cause: -causes[cause])[:3]
+    told = ", ".join(f"{cause} {format_ns(causes[cause])}" for cause in leaders if causes[cause])
+    place = format_count(len(whole), "GPU") if idle["report"].nunique() == 1 else f"{len(whole)} devices"
+    parts = [f"{place} idle {format_share(idle_ns / max(window_ns, 1))} of {format_ns(window_ns)}"]
+    parts[0] += f" ({told})" if told else ""
+    states = Counter(graph_state(of) or _OPAQUE for of in devices).most_common()
+    parts += [f"{state} ({format_count(count, 'GPU')})" if len(states) > 1 else state for state, count in states]
+    if most.launch_heavy and settings.step_time_ns is None:
+        parts.append("tracing slows every launch, so this overstates it: give --step-time")
+    return "; ".join(parts)
+
+
+def _causes_of(idle: pd.DataFrame) -> list[str]:
+    return [cause for cause in CAUSES if idle[f"{cause}_ns"].any()]
+
+
+def _by_phase(idle: pd.DataFrame) -> pd.DataFrame:
+    """Sums over reports and devices: the whole window, the phases by their time, what is between them."""
+    sums = idle.drop(columns=["report", "rank", "device"]).groupby("phase").sum()
+    last = sums.index.map({ALL: 0, BETWEEN_STEPS: 2}.get).fillna(1)
+    return sums.assign(last=last).sort_values(["last", "window_ns"], ascending=[True, False]).drop(columns="last")
+
+
+def _phase_table(idle: pd.DataFrame) -> str:
+    causes = _causes_of(idle)
+    rows = []
+    for phase, row in _by_phase(idle).iterrows():
+        shown = [row[name] for name in ("window_ns", "busy_ns", "copy_only_ns", "idle_ns")]
+        share = format_share(row["idle_ns"] / max(row["window_ns"], 1))
+        rows.append([str(phase), *map(format_ms, shown), share, *(format_ms(row[f"{cause}_ns"]) for cause in causes)])
+    return text_table(["ms", "window", "busy", "copy only", "idle", "share", *causes], rows)
+
+
+def _band_table(tables: dict[str, pa.Table]) -> str:
+    bins = tables["gap_histogram"].to_pandas()
+    bins = bins[bins["phase"] == ALL]
+    total_ns, rows = max(bins["time_ns"].sum(), 1), []
+    for name, low_ns, high_ns in _BANDS:
+        own = bins[(bins["low_ns"] >= low_ns) & (True if high_ns is None else bins["low_ns"] < high_ns)]
+        by_cause = own.groupby("cause")["time_ns"].sum().sort_values(ascending=False)
+        mostly = f"{by_cause.index[0]} {format_share(by_cause.iloc[0] / own['time_ns'].sum())}" if len(own) else ""
+        time_ns = own["time_ns"].sum()
+        rows.append([name, f"{own['gaps'].sum():,}", format_ms(time_ns), format_share(time_ns / total_ns), mostly])
+    return text_table(["gaps", "number", "idle ms", "of idle", "mostly"], rows)
+
+
+def _launch_table(idle: pd.DataFrame) -> str:
+    rows = []
+    for phase, row in _by_phase(idle).iterrows():
+        calls = max(row["launches"], 1)
+        rows.append(
+            [str(phase), f"{row['operations']:,}", f"{row['launches']:,}", f"{row['operations'] / calls:.1f}",
+             f"{row['graph_launches']:,}", format_share(row["in_graphs"] / max(row["operations"], 1)),
+             f"{row['launch_call_ns'] / calls / 1e3:,.1f}", f"{row['between_launches_ns'] / calls / 1e3:,.1f}"]
+        )  # fmt: skip
+    head = ["launches", "operations", "calls", "per call", "graph launches", "in graphs", "us a call", "us between"]
+    return text_table(head, rows)
+
+
+def _largest_table(gaps: pd.DataFrame, devices: list[Picture]) -> list[str]:
+    if gaps.empty:
+        return ["", "No gap is long enough for a row: see --min-gap"]
+    head = ["largest gaps", "at ms", "ms", "cause", "phase", "before", "after", "launched by", "held by", "range"]
+    rows = []
+    for number, row in enumerate(gaps.head(_LARGEST).itertuples(), 1):
+        where = f"{number}. {shortened(row.report, 24)} GPU {row.device}" if len(devices) > 1 else f"{number}."
+        cause = f"{row.cause} {row.cause_ns / row.duration_ns * 100:.0f} %"
+        held_by = row.held_by if row.held_ns >= _HELD * row.duration_ns else None
+        texts = [_brief(text) for text in (row.previous, row.next, row.launch_api, held_by, row.nvtx)]
+        rows.append([where, format_ms(row.start_ns), format_ms(row.duration_ns), cause, row.phase, *texts])
+    return ["", text_table(head, rows)]
+
+
+def _brief(name: object) -> str:
+    """A name without its parameters and namespaces, short enough for a table."""
+    if not isinstance(name, str):
+        return "-"
+    plain = re.sub(r"^void |<unnamed>::|\(anonymous namespace\)::", "", name)
+    head = re.split(r"[<(]", plain, maxsplit=1)[0] or plain
+    return shortened(head.rsplit("::", 1)[-1], _NAME_WIDTH)
+
+
+def _beside(of: Picture, settings: Settings) -> list[str]:
+    """The step time without the profiler beside that of the capture."""
+    if settings.step_time_ns is None:
+        return []
+    if not of.steps or of.period_ns is None:
+        return ["", "--step-time is not shown: it needs at least two steps"]
+    given_ns, idle_ns = settings.step_time_ns, settings.step_time_ns - of.busy_ns
+    times = f"{format_ns(given_ns)} without the profiler, {format_ns(of.period_ns)} start to start in the capture"
+    if idle_ns < 0:
+        said = f"less than the {format_ns(of.busy_ns)} of GPU work in it: check --step-time"
+    else:
+        said = f"so at most {format_ns(idle_ns)} of it are idle in life, for {format_ns(of.busy_ns)} of work"
+    return ["", f"A {of.name} takes {times} ({of.period_ns / given_ns:.2f} times that), {said}"]
+
+
+def notebook_tables(tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
+    """What the notebook shows: bins, idle by phase, steps (thinned out when there are many), one step, large gaps."""
+    steps = tables["step_idle"]
+    every = max(-(-len(steps) // _NOTEBOOK_STEPS), 1)
+    gaps = _longest(tables["gaps"], _NOTEBOOK_GAPS)
+    return {
+        "files": tables["files"],
+        "histogram": tables["gap_histogram"],
+        "idle": tables["idle"],
+        "steps": steps.take(pa.array(np.arange(0, len(steps), every))),
+        "timeline": tables["timeline"],
+        "gaps": pa.Table.from_pandas(gaps, preserve_index=False),
+    }

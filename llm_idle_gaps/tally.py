@@ -1,0 +1,79 @@
+"""What the gaps of a device add up to, while they go by."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from llm_idle_gaps.evidence import Evidence, coded
+from llm_idle_gaps.windows import Windows
+from recipes.idle import CAUSES, Gaps, sum_inside
+from recipes.projection import Projection
+
+#: Edges of the histogram in ns: three bins a decade from 100 ns to 10 s. Before and behind them lies a bin each.
+EDGES_NS = np.round(10 ** (2 + np.arange(25) / 3)).astype(np.int64)
+_BINS = len(EDGES_NS) + 1
+_CAUSES = pa.array(CAUSES, pa.string())
+
+
+class Tally:
+    """Sums over the gaps of one device, int64.
+
+    `by_window` idle ns by entry of the projection whose time it is (last row: no step's) and cause; `by_step` the same
+    inside each entry's step, also where another step overlaps it; `after_ns` idle by entry from its end to the next
+    one's start; `counts`, `time_ns` of the histogram, by phase (last row: no step), cause and bin; `rows` the gaps that
+    get a row.
+    """
+
+    def __init__(
+        self, projection: Projection, device: int, windows: Windows, phase_of_entry: np.ndarray, phases: list[str]
+    ) -> None:
+        """`phase_of_entry` is that of each entry, and last the one of no step; `phases` are their names."""
+        self.entries = np.flatnonzero(projection.device == device)
+        self._start_ns, self._end_ns = projection.start_ns[self.entries], projection.end_ns[self.entries]
+        self._next_ns = np.append(self._start_ns[1:], self._end_ns[-1:])
+        self._step, self._phase_of_entry = projection.step, phase_of_entry
+        self._phases, self._windows = pa.array(phases, pa.string()), windows
+        self.by_window = np.zeros((len(projection) + 1, len(CAUSES)), dtype=np.int64)
+        self.by_step = np.zeros((len(self.entries), len(CAUSES)), dtype=np.int64)
+        self.after_ns = np.zeros(len(self.entries), dtype=np.int64)
+        self.counts = np.zeros((len(phases), len(CAUSES), _BINS), dtype=np.int64)
+        self.time_ns = np.zeros_like(self.counts)
+        self.rows: list[dict] = []
+
+    def add(self, gaps: Gaps, split: dict[str, np.ndarray], evidence: Evidence, min_gap_ns: float) -> None:
+        """Takes some gaps, split by cause, into the sums, and those of at least `min_gap_ns` into the rows."""
+        duration_ns = gaps.end_ns - gaps.start_ns
+        parts = np.stack([split[cause] for cause in CAUSES], axis=1)
+        cause = parts.argmax(axis=1)
+        # No operation starts or ends inside a gap, so it lies in one window.
+        entry = self._windows.entry_at(gaps.start_ns)
+        for number in range(len(CAUSES)):
+            self.by_window[:, number] += _sums(entry % len(self.by_window), parts[:, number], len(self.by_window))
+        self.by_step += sum_inside(gaps, parts, self._start_ns, self._end_ns)
+        self.after_ns += sum_inside(gaps, duration_ns[:, None], self._end_ns, self._next_ns)[:, 0]
+        phase = self._phase_of_entry[entry]
+        code = (phase * len(CAUSES) + cause) * _BINS + np.searchsorted(EDGES_NS, duration_ns, side="right")
+        self.counts += np.bincount(code, minlength=self.counts.size).reshape(self.counts.shape)
+        self.time_ns += _sums(code, duration_ns, self.counts.size).reshape(self.counts.shape)
+        chosen = np.flatnonzero(duration_ns >= min_gap_ns)
+        if len(chosen):
+            some = Gaps(gaps.start_ns[chosen], gaps.end_ns[chosen], gaps.before[chosen], gaps.after[chosen])
+            called = (split["sync"] + split["api"])[chosen] > 0
+            placed = self._places(entry[chosen], cause[chosen], parts[chosen])
+            times = {"start_ns": some.start_ns, "end_ns": some.end_ns, "duration_ns": duration_ns[chosen]}
+            self.rows.append({**times, **placed, **evidence.columns(some, called)})
+
+    def _places(self, entry: np.ndarray, cause: np.ndarray, parts: np.ndarray) -> dict[str, pa.Array]:
+        """The columns of cause, phase and step."""
+        step = np.append(self._step, 0)[entry]
+        return {
+            "cause": coded(cause, _CAUSES),
+            "cause_ns": pa.array(parts[np.arange(len(cause)), cause]),
+            "phase": coded(self._phase_of_entry[entry], self._phases),
+            "step": pa.array(step, pa.int64(), mask=entry < 0),
+        }
+
+
+def _sums(code: np.ndarray, values_ns: np.ndarray, count: int) -> np.ndarray:
+    return np.bincount(code, weights=values_ns, minlength=count).astype(np.int64)

@@ -1,0 +1,424 @@
+"""llm_idle_gaps: reference values, books that balance on every report, and evidence by hand."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import oracle
+from conftest import FIXTURES, REPORTS, pack
+from llm_idle_gaps.analysis import Settings, analyse
+from llm_idle_gaps.recipe import NEEDS
+from llm_idle_gaps.tables import BETWEEN_STEPS, GAPS, TABLES
+from llm_idle_gaps.tally import EDGES_NS
+from recipes.capture import read_capture
+from recipes.gpu_work import Span
+from recipes.idle import CAUSES
+from recipes.nsight.export import export
+from recipes.phases import load_phase_rules
+from recipes.report.report import open_export
+from test_gpu_work import COPIES, GRAPHS, KERNELS, P, operations
+from test_steps import CALLS, MAIN, newest, ranges
+
+RULES = load_phase_rules()
+SUMMED = [f"{cause}_ns" for cause in CAUSES]
+ADDITIVE = ["window_ns", "busy_ns", "copy_only_ns", "idle_ns", *SUMMED, "gaps", "operations", "launches",
+            "graph_launches", "in_graphs", "opaque_graphs", "launch_call_ns"]  # fmt: skip
+
+
+def analysed(path: Path, *, min_gap_ns: float = 0, span: Span = Span()) -> dict[str, pd.DataFrame]:
+    tables, remarks = analyse(read_capture(open_export(path), span, RULES, NEEDS), Settings(min_gap_ns))
+    assert remarks == []
+    return {name: table.to_pandas() for name, table in tables.items()}
+
+
+# fixtures/README.md says where these figures come from; `launch` and `graph` hold the profiler's overhead there, which
+# lies inside launch calls (eager) and between graph nodes (graph).
+@pytest.mark.parametrize(
+    ("name", "sums", "longest", "expected_ms", "with_profiler"),
+    [
+        ("decode_eager", [32_992_637, 188_630_105, 5229], 219_391,
+         {"sync": 0.043, "api": 1.781, "host": 138.841, "launch": 41.822, "queued": 6.144, "graph": 0}, "launch"),
+        ("decode_graph", [33_333_901, 4_593_976, 5229], 1_104_953,
+         {"sync": 0.026, "api": 0.029, "host": 0.178, "launch": 3.786, "queued": 0.027, "graph": 0.549}, "graph"),
+    ],
+)  # fmt: skip
+def test_reference_captures(name, sums, longest, expected_ms, with_profiler, exporter):
+    tables = analysed(export(FIXTURES / f"{name}.nsys-rep", exporter))
+    whole = tables["idle"].set_index("phase").loc["all"]
+    assert whole[["busy_ns", "idle_ns", "gaps"]].tolist() == sums
+    assert (len(tables["gaps"]), tables["gaps"]["duration_ns"].max()) == (sums[2], longest)
+    told = {cause: whole[f"{cause}_ns"] / 1e6 for cause in expected_ms}
+    told[with_profiler] += whole["profiler_ns"] / 1e6
+    assert told == {cause: pytest.approx(value, abs=0.0011) for cause, value in expected_ms.items()}
+
+
+@pytest.mark.parametrize("report", REPORTS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_books_balance(report, sqlite_of):
+    path = sqlite_of(report)
+    tables = analysed(path)
+    idle, gaps, histogram, steps = (tables[name] for name in ("idle", "gaps", "gap_histogram", "step_idle"))
+    assert (idle["busy_ns"] + idle["idle_ns"] == idle["window_ns"]).all()
+    assert (idle[SUMMED].sum(axis=1) == idle["idle_ns"]).all()
+    assert ((idle["copy_only_ns"] >= 0) & (idle["copy_only_ns"] <= idle["busy_ns"])).all()
+    assert (idle[SUMMED] >= 0).all().all()
+    whole = idle[idle["phase"] == "all"].set_index("device")
+    parts = idle[idle["phase"] != "all"].groupby("device")[ADDITIVE].sum()
+    for device in parts.index:
+        assert parts.loc[device].to_dict() == whole.loc[device, ADDITIVE].to_dict()
+    # The histogram, the rows and the sums say the same.
+    keys = ["device", "phase"]
+    by_bin, by_phase = histogram.groupby(keys)[["gaps", "time_ns"]].sum(), idle.set_index(keys)
+    assert by_bin["gaps"].to_dict() == by_phase.loc[by_bin.index, "gaps"].to_dict()
+    assert by_bin["time_ns"].to_dict() == by_phase.loc[by_bin.index, "idle_ns"].to_dict()
+    assert histogram["gaps"].sum() == 0 or len(gaps) == whole["gaps"].sum()
+    assert gaps["duration_ns"].sum() == whole["idle_ns"].sum()
+    assert (gaps["end_ns"] - gaps["start_ns"] == gaps["duration_ns"]).all()
+    assert (gaps["cause_ns"] <= gaps["duration_ns"]).all()
+    assert (gaps["held_by"].isna() == gaps["held_ns"].isna()).all()
+    assert (gaps["phase"].eq(BETWEEN_STEPS) == gaps["step"].isna()).all()
+    assert (steps[SUMMED].sum(axis=1) == steps["idle_ns"]).all()
+    assert (steps["in_graphs"] <= steps["operations"]).all() and (steps["graph_launches"] <= steps["launches"]).all()
+    if len(whole) == 1:
+        found = [op[:2] for op in oracle.operations(path)]
+        assert whole["busy_ns"].iloc[0] == oracle.busy_ns(found)
+
+
+@pytest.mark.parametrize("name", ["decode_batches_graph", "serving_vllm", "training_foreach", "decode_graph_whole"])
+def test_launches_as_plain_code_counts_them(name, sqlite_of):
+    path = sqlite_of(newest(name))
+    strings, calls, works = {}, {}, []
+    with sqlite3.connect(path) as db:
+        strings = dict(db.execute("SELECT id, value FROM StringIds"))
+        for start, end, tid, correlation, call in db.execute(
+            f"SELECT start, end, globalTid, correlationId, nameId FROM {CALLS}"
+        ):
+            calls[tid >> 24 & 0xFFFFFF, correlation] = (end - start, "GraphLaunch" in strings[call])
+        for table in oracle.OPERATIONS:
+            if db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone():
+                works += [(pid >> 24 & 0xFFFFFF, correlation, table) for pid, correlation in
+                          db.execute(f"SELECT globalPid, correlationId FROM {table}")]  # fmt: skip
+    launching = {(pid, correlation) for pid, correlation, _ in works} & calls.keys()
+    expected = {
+        "operations": len(works),
+        "launches": len(launching),
+        "graph_launches": sum(calls[key][1] for key in launching),
+        "in_graphs": sum(calls[pid, correlation][1] for pid, correlation, table in works
+                         if (pid, correlation) in calls and table != GRAPHS),
+        "opaque_graphs": sum(table == GRAPHS for *_, table in works),
+        "launch_call_ns": sum(calls[key][0] for key in launching),
+    }  # fmt: skip
+    whole = analysed(path)["idle"].set_index("phase").loc["all"]
+    assert {name: whole[name] for name in expected} == expected
+
+
+def test_time_between_launches_is_that_inside_a_step(sqlite_of):
+    """One call a step is followed by none; a training step's calls come from two threads, each by itself."""
+    graph = analysed(sqlite_of(newest("decode_batches_graph")))["step_idle"]
+    assert (graph.loc[graph["launches"] == 1, "between_launches_ns"] == 0).all()
+    for name in ("training_foreach", "ddp"):
+        steps = analysed(sqlite_of(newest(name)))["step_idle"]
+        assert (steps["between_launches_ns"] > 0).all()
+        assert (steps["between_launches_ns"] / steps["launches"] < 1e6).all()
+
+
+def test_graphs_traced_as_a_whole_are_work(sqlite_of, tmp_path):
+    path = sqlite_of(newest("decode_graph_whole"))
+    whole = analysed(path)["idle"].set_index("phase").loc["all"]
+    assert whole["busy_ns"] > 0.95 * whole["window_ns"]
+    done = pack("run", "llm_idle_gaps", "--input", path, "--output", tmp_path / "out")
+    verdict = done.stdout.splitlines()[0]
+    assert "CUDA graphs were traced as a whole, so what is inside them is not seen" in verdict
+    assert "capture with --cuda-graph-trace=node to see them" in done.stdout
+    assert "graphs are o" not in done.stdout
+
+
+NAMES = {
+    "id": [1, 2, 3, 4, 5, 6],
+    "value": ["gemm", "cudaLaunchKernel_v7000", "cudaStreamSynchronize_v3020", "cudaMalloc_v3020", "python",
+              "cudaGraphLaunch_v10000"],
+}  # fmt: skip
+LAUNCH, SYNC, MALLOC, GRAPH_LAUNCH = 2, 3, 4, 6
+
+
+def kernels(*rows, pid=P):
+    """Kernels of (start, end, correlation id)."""
+    columns = operations(*[(start, end, 0, pid) for start, end, _ in rows], demangledName=1, shortName=1)
+    return {**columns, "correlationId": [launch for *_, launch in rows]}
+
+
+def calls(*rows, tid=MAIN):
+    """API calls of (start, end, correlation id, name id)."""
+    columns = dict(zip(("start", "end", "correlationId", "nameId"), map(list, zip(*rows, strict=True)), strict=True))
+    return {**columns, "globalTid": [tid] * len(rows)}
+
+
+def nvtx(*rows, tid=MAIN):
+    """Push and pop ranges of (start, end, text)."""
+    return ranges(*((start, end, tid, text, 59) for start, end, text in rows))
+
+
+@pytest.fixture
+def gaps_of(make_export):
+    def make(kernel_rows, call_rows, *range_rows, **more):
+        tables = {KERNELS: kernels(*kernel_rows), CALLS: calls(*call_rows), **more}
+        if range_rows:
+            tables["NVTX_EVENTS"] = nvtx(*range_rows)
+        return analysed(make_export(StringIds=NAMES, **tables))
+
+    return make
+
+
+def test_row_tells_what_the_launching_thread_did(gaps_of):
+    rows = [(40, 45, 1, LAUNCH), (90, 130, 0, SYNC), (130, 145, 0, MALLOC), (150, 160, 2, LAUNCH)]
+    threads = {"ThreadNames": {"globalTid": [MAIN], "nameId": [5]}}
+    tables = gaps_of([(50, 100, 1), (200, 250, 2)], rows, (30, 300, "outer"), (110, 140, "inner"), **threads)
+    (row,) = tables["gaps"].to_dict("records")
+    # 100 to 200: 30 in the synchronising call, 15 in cudaMalloc, 5 in neither, 10 in the launch, 40 queued.
+    assert (row["start_ns"], row["end_ns"], row["cause"], row["cause_ns"]) == (100, 200, "queued", 40)
+    assert (row["held_by"], row["held_ns"]) == ("cudaStreamSynchronize", 30)
+    assert (row["launch_api"], row["thread"], row["previous"], row["next"]) == (
+        "cudaLaunchKernel", f"python ({MAIN & 0xFFFFFF})", "gemm", "gemm")  # fmt: skip
+    # Half-way from 100 to the launch at 150.
+    assert row["nvtx"] == "inner"
+
+
+def test_without_a_synchronising_call_the_longest_other_is_named(gaps_of):
+    rows = [(40, 45, 1, LAUNCH), (110, 120, 0, MALLOC), (125, 145, 0, LAUNCH), (150, 160, 2, LAUNCH)]
+    row = gaps_of([(50, 100, 1), (200, 250, 2)], rows)["gaps"].iloc[0]
+    assert (row["held_by"], row["held_ns"]) == ("cudaLaunchKernel", 20)
+
+
+def test_gap_without_a_launch_row_has_no_evidence(gaps_of):
+    row = gaps_of([(50, 100, 1), (200, 250, 2)], [(40, 45, 1, LAUNCH)])["gaps"].iloc[0]
+    assert (row["cause"], row["cause_ns"]) == ("unknown", 100)
+    assert row[["launch_api", "thread", "held_by", "nvtx"]].isna().all()
+
+
+STEPS = [(0, 100, "step 0"), (100, 200, "step 1")]
+
+
+def test_idle_time_in_steps_and_between_them(gaps_of):
+    # Step 0 runs 20 to 70 with a gap of 20, step 1 from 110 to 160 with one of 10. Before, and between the steps, the
+    # GPU runs a kernel of no step: the window is 10 to 160.
+    kernel_rows = [(10, 15, 9), (20, 30, 1), (50, 70, 2), (80, 85, 8), (110, 120, 3), (130, 160, 4)]
+    call_rows = [(1, 2, 1, LAUNCH), (3, 4, 2, LAUNCH), (101, 102, 3, LAUNCH), (103, 104, 4, LAUNCH)]
+    tables = gaps_of(kernel_rows, call_rows, *STEPS)
+    idle = tables["idle"].set_index("phase")[["window_ns", "busy_ns", "idle_ns", "gaps"]]
+    assert idle.loc["all"].tolist() == [150, 80, 70, 5]
+    assert idle.loc["step"].tolist() == [100, 70, 30, 2]
+    assert idle.loc[BETWEEN_STEPS].tolist() == [50, 10, 40, 3]
+    steps = tables["step_idle"]
+    assert steps[["start_ns", "duration_ns", "idle_ns"]].to_numpy().tolist() == [[20, 50, 20], [110, 50, 10]]
+    # 70 to 110 less the 5 ns of the kernel between.
+    assert steps["idle_after_ns"].tolist()[0] == 35 and pd.isna(steps["idle_after_ns"].iloc[1])
+    assert tables["gaps"]["step"].fillna(-1).tolist() == [-1, 0, -1, -1, 1]
+
+
+def test_overlapping_steps_share_their_time_once(make_export):
+    """Steps of two processes on one GPU: time in both is the later one's, and nothing is counted twice."""
+    other = P + (1 << 24)
+    both = [kernels((10, 20, 1), (60, 100, 2)), kernels((40, 50, 1), (120, 140, 2), pid=other)]
+    launches = [calls((1, 2, 1, LAUNCH), (3, 4, 2, LAUNCH)), calls((1, 2, 1, LAUNCH), (3, 4, 2, LAUNCH), tid=other + 1)]
+    texts = (0, 9, "step 1"), (150, 160, "step 2")
+    own, theirs = nvtx(*texts), nvtx(*texts, tid=other + 1)
+    joined = [{name: [*one[name], *two[name]] for name in one} for one, two in (both, launches, (own, theirs))]
+    devices = {"gpuId": [0, 0], "cudaId": [0, 0], "pid": [P >> 24, other >> 24], "uuid": ["a", "a"]}
+    path = make_export(StringIds=NAMES, TARGET_INFO_CUDA_DEVICE=devices,
+                       **dict(zip((KERNELS, CALLS, "NVTX_EVENTS"), joined, strict=True)))  # fmt: skip
+    tables = analysed(path)
+    # Idle: 20 to 40, 50 to 60, 100 to 120. The first step lasts 10 to 100, the other one 40 to 140.
+    assert tables["idle"].set_index("phase")[["window_ns", "idle_ns"]].to_dict("index") == {
+        "all": {"window_ns": 130, "idle_ns": 50}, "step": {"window_ns": 130, "idle_ns": 50}}  # fmt: skip
+    assert tables["step_idle"]["idle_ns"].tolist() == [30, 30]
+
+
+def test_copies_are_not_idle(make_export):
+    copies = operations((10, 30, 0, P), (40, 50, 0, P), copyKind=1)
+    path = make_export(**{KERNELS: kernels((0, 10, 1), (30, 40, 2)), COPIES: copies})
+    whole = analysed(path)["idle"].iloc[0]
+    assert whole[["window_ns", "busy_ns", "copy_only_ns", "idle_ns", "gaps"]].tolist() == [50, 50, 30, 0, 0]
+
+
+def test_bins_are_three_a_decade_and_hold_their_lower_edge(make_export):
+    assert (EDGES_NS[0], EDGES_NS[-1], len(EDGES_NS)) == (100, 10**10, 25)
+    assert [10**power in EDGES_NS for power in range(2, 11)] == [True] * 9
+    lengths = [99, 100, 9_999, 10_000, 10**10 - 1, 10**10]
+    starts = [0]
+    for length in lengths:
+        starts.append(starts[-1] + 1 + length)
+    path = make_export(**{KERNELS: kernels(*((start, start + 1, 7) for start in starts))})
+    bins = analysed(path)["gap_histogram"]
+    found = bins[["low_ns", "high_ns", "gaps", "time_ns"]].to_numpy().tolist()
+    nothing = pytest.approx(float("nan"), nan_ok=True)
+    assert found == [
+        [0, 100, 1, 99], [100, 215, 1, 100], [4642, 10_000, 1, 9_999], [10_000, 21_544, 1, 10_000],
+        [4_641_588_834, 10**10, 1, 10**10 - 1], [10**10, nothing, 1, 10**10],
+    ]  # fmt: skip
+
+
+def test_shortest_gap_limits_rows_and_nothing_else(exporter):
+    path = export(FIXTURES / "decode_graph.nsys-rep", exporter)
+    every, some = analysed(path), analysed(path, min_gap_ns=10_000)
+    assert len(some["gaps"]) == (every["gaps"]["duration_ns"] >= 10_000).sum() == 4
+    for name in ("idle", "gap_histogram", "step_idle", "timeline"):
+        pd.testing.assert_frame_equal(every[name], some[name])
+
+
+def test_median_step_is_drawn_as_it_was(exporter):
+    """The middle one of five steps by its duration: all its operations and gaps, and its own launches."""
+    tables = analysed(export(FIXTURES / "decode_eager.nsys-rep", exporter))
+    timeline, steps = tables["timeline"], tables["step_idle"].set_index("step")
+    number = timeline["step"].iloc[0]
+    assert steps["duration_ns"].sort_values().index[2] == number
+    on_gpu, idle = timeline[timeline["lane"].str.startswith("GPU")], timeline[timeline["lane"] == "idle"]
+    assert len(on_gpu) == steps.loc[number, "operations"]
+    assert idle["duration_ns"].sum() == steps.loc[number, "idle_ns"]
+    assert on_gpu["start_ns"].min() == 0
+    assert (on_gpu["start_ns"] + on_gpu["duration_ns"]).max() == steps.loc[number, "duration_ns"]
+    host = timeline[timeline["lane"].str.startswith("calls of ")]
+    assert host["name"].str.startswith("cu").all() and not host["name"].str.contains("_v").any()
+    assert (host["name"].isin(["cudaLaunchKernel", "cuLaunchKernelEx", "cudaMemcpyAsync", "cudaMemsetAsync",
+                               "cudaLaunchKernelExC"])).sum() >= 1042  # fmt: skip
+    assert set(timeline.loc[timeline["lane"].str.startswith("ranges of "), "name"]) >= {"lm_head + sample"}
+
+
+def test_time_range_cuts_the_window(exporter):
+    path = export(FIXTURES / "decode_eager.nsys-rep", exporter)
+    tables = analysed(path, span=Span(60_000_000, 90_000_000))
+    whole = tables["idle"].set_index("phase").loc["all"]
+    assert 29_000_000 < whole["window_ns"] < 31_000_000
+    assert whole["busy_ns"] + whole["idle_ns"] == whole["window_ns"]
+    assert tables["step_idle"]["edge"].all()
+
+
+def run(tmp_path, *arguments) -> str:
+    done = pack("run", "llm_idle_gaps", "--input", *arguments, "--output", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_eager_decode_says_that_graphs_are_off(tmp_path, exporter):
+    said = run(tmp_path, export(FIXTURES / "decode_eager.nsys-rep", exporter))
+    verdict = said.splitlines()[0]
+    assert verdict.startswith("1 GPU idle 85.1 % of 222 ms (host 139 ms, launch 41.7 ms, queued 6.14 ms)")
+    assert "CUDA graphs are off" in verdict
+    assert "tracing slows every launch, so this overstates it: give --step-time" in verdict
+    assert "1. CUDA graphs are off: 1,042 operations from 1,042 launch calls per decode step" in said
+    assert "with graphs on, at most 36.3 ms per decode step could be recovered" in said
+    assert "10 to 100 us   4,468  165.201   87.6 %" in said
+
+
+def test_step_time_is_shown_beside_and_rescales_nothing(tmp_path, exporter):
+    path = export(FIXTURES / "decode_eager.nsys-rep", exporter)
+    said = run(tmp_path, path, "--step-time", "15.2ms")
+    assert "give --step-time" not in said
+    assert "15.2 ms without the profiler, 44.6 ms start to start in the capture (2.93 times that)" in said
+    assert "at most 8.61 ms of it are idle in life, for 6.59 ms of work" in said
+    assert "at most 36.3 ms per decode step could be recovered" in said
+    assert "check --step-time" in run(tmp_path / "less", path, "--step-time", "5ms")
+
+
+def test_graph_decode_says_that_graphs_are_on(tmp_path, exporter):
+    said = run(tmp_path, export(FIXTURES / "decode_graph.nsys-rep", exporter))
+    assert "CUDA graphs are on: 1,042 operations from 1 launch call per decode step" in said
+    assert "mostly launch in cudaGraphLaunch, a call that tracing each node makes slower" in said
+
+
+def step_rows(durations_of_sync: int):
+    """Two steps of two kernels, the second launched after a synchronising call of so many ns."""
+    kernel_rows, call_rows = [], []
+    for step in range(3):
+        at, first = step * 10_000, 2 * step + 1
+        kernel_rows += [(at + 100, at + 1000, first), (at + 4000, at + 5000, first + 1)]
+        call_rows += [(at + 10, at + 20, first, LAUNCH), (at + 900, at + 1000 + durations_of_sync, 0, SYNC),
+                      (at + 3900, at + 3950, first + 1, LAUNCH)]  # fmt: skip
+    return kernel_rows, call_rows, [(step * 10_000, step * 10_000 + 9_000, f"decode bs={step}") for step in range(3)]
+
+
+def test_synchronising_call_is_named_in_the_finding(make_export, tmp_path):
+    kernel_rows, call_rows, range_rows = step_rows(2000)
+    path = make_export(StringIds=NAMES, **{KERNELS: kernels(*kernel_rows), CALLS: calls(*call_rows),
+                                           "NVTX_EVENTS": nvtx(*range_rows)})  # fmt: skip
+    said = run(tmp_path, path)
+    assert (
+        "The host waits for the GPU (cudaStreamSynchronize), which then has nothing to do: at most 2.00 us per" in said
+    )
+
+
+def test_some_graphs_are_partly_on(make_export, tmp_path):
+    kernel_rows, call_rows, range_rows = step_rows(0)
+    call_rows = [(*row[:3], GRAPH_LAUNCH if row[2] % 2 else row[3]) if row[2] else row for row in call_rows]
+    path = make_export(StringIds=NAMES, **{KERNELS: kernels(*kernel_rows), CALLS: calls(*call_rows),
+                                           "NVTX_EVENTS": nvtx(*range_rows)})  # fmt: skip
+    steps = analysed(path)["step_idle"]
+    assert steps[["operations", "launches", "graph_launches", "in_graphs"]].to_numpy().tolist() == [[2, 2, 1, 1]] * 3
+    # In each step 10 and 50 ns in calls, and 3,880 ns from the first one's end to the second one's start.
+    assert steps[["launch_call_ns", "between_launches_ns"]].to_numpy().tolist() == [[60, 3880]] * 3
+    assert "CUDA graphs are partly on" in run(tmp_path, path)
+
+
+def test_unlike_reports_are_not_averaged(tmp_path, nsys):
+    said = run(tmp_path, *(FIXTURES / f"{name}.nsys-rep" for name in ("decode_eager", "decode_graph")))
+    assert {"CUDA graphs are off (1 GPU)", "CUDA graphs are on (1 GPU)"} <= set(said.splitlines()[0].split("; "))
+    assert "On decode_eager GPU 0, most idle of 2 devices:\n1. CUDA graphs are off: 1,042 operations" in said
+
+
+def test_report_without_work_says_so(sqlite_of, tmp_path):
+    said = run(tmp_path, sqlite_of(newest("broken_no_cuda")))
+    assert said.startswith("No GPU work was found, so there are no gaps.\nquality: bad")
+    for table in TABLES:
+        assert pq.read_metadata(tmp_path / "out" / f"{table.name}.parquet").num_rows == 0
+
+
+def test_report_without_steps_has_the_whole_window(make_export, tmp_path):
+    path = make_export(
+        StringIds=NAMES, **{KERNELS: kernels((50, 100, 1), (5000, 9000, 2)), CALLS: calls((1, 2, 1, LAUNCH))}
+    )
+    tables = analysed(path)
+    assert tables["idle"]["phase"].tolist() == ["all"] == tables["gap_histogram"]["phase"].unique().tolist()
+    assert "The launches behind 4.90 us in all of idle time were not recorded" in run(tmp_path, path)
+
+
+def test_same_report_twice_gives_the_same_rows(exporter, tmp_path):
+    path = export(FIXTURES / "decode_eager.nsys-rep", exporter)
+    run(tmp_path / "one", path)
+    run(tmp_path / "two", path)
+    for table in TABLES:
+        name = f"{table.name}.parquet"
+        assert (tmp_path / "one" / "out" / name).read_bytes() == (tmp_path / "two" / "out" / name).read_bytes()
+
+
+def test_files_hold_plain_types_whatever_is_coded_in_memory(exporter, tmp_path):
+    run(tmp_path, export(FIXTURES / "decode_graph.nsys-rep", exporter))
+    for table in TABLES:
+        found = pq.read_schema(tmp_path / "out" / f"{table.name}.parquet")
+        assert found.names == table.names
+        assert {str(field.type) for field in found} <= {"int64", "double", "string", "bool"}
+        assert all(field.metadata[b"meaning"] for field in found)
+    gaps = pq.read_table(tmp_path / "out" / "gaps.parquet")
+    starts = gaps["start_ns"].to_pylist()
+    assert starts == sorted(starts)
+
+
+@pytest.mark.parametrize("option", [["--min-gap", "5"], ["--min-gap", "soon"], ["--step-time", "0ms"]])
+def test_bad_times_are_usage_errors(option, make_export):
+    done = pack("run", "llm_idle_gaps", "--input", make_export(), *option)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_tables_of_several_reports_are_sorted_whatever_order_they_come_in():
+    """Coded columns of reports have dictionaries of their own."""
+    columns = {name: pa.array([None, None], pa.int64()) for name in GAPS.names}
+    texts = {name: pa.array(["b", "a"]).dictionary_encode() for name in ("cause", "previous")}
+    one = GAPS.build({**columns, **texts, "report": ["z", "z"], "device": [0, 0], "start_ns": [5, 7]})
+    other = GAPS.build({**columns, **texts, "report": ["a", "a"], "device": [1, 0], "start_ns": [5, 7]})
+    rows = GAPS.sorted(pa.concat_tables([one, other]))
+    assert list(zip(*(rows[name].to_pylist() for name in ("report", "device", "cause")), strict=True)) == [
+        ("a", 0, "a"), ("a", 1, "b"), ("z", 0, "b"), ("z", 0, "a")]  # fmt: skip
