@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import oracle
-from conftest import FIXTURES, REPORTS, pack
+from conftest import FIXTURES, REPORTS, nsight, pack
 from llm_idle_gaps.analysis import Settings, analyse
 from llm_idle_gaps.recipe import NEEDS
 from llm_idle_gaps.tables import BETWEEN_STEPS, GAPS, TABLES
@@ -127,10 +128,15 @@ def test_time_between_launches_is_that_inside_a_step(sqlite_of):
         assert (steps["between_launches_ns"] / steps["launches"] < 1e6).all()
 
 
-def test_graphs_traced_as_a_whole_are_work(sqlite_of, tmp_path):
+def test_graphs_traced_as_a_whole_are_work(sqlite_of, nsys, tmp_path):
     path = sqlite_of(newest("decode_graph_whole"))
     whole = analysed(path)["idle"].set_index("phase").loc["all"]
     assert whole["busy_ns"] > 0.95 * whole["window_ns"]
+    # Where Nsight's own says that nothing ran.
+    copy = shutil.copy(path, tmp_path / "copy.sqlite")
+    done = nsight(nsys, "analyze", "--quiet", "--rule", "gpu_gaps:gap=1", "--format", "csv", copy)
+    rows = [line.split(",") for line in done.stdout.splitlines() if line[:1].isdigit()]
+    assert sum(int(row[1]) for row in rows) > 0.9 * whole["window_ns"]
     done = pack("run", "llm_idle_gaps", "--input", path, "--output", tmp_path / "out")
     verdict = done.stdout.splitlines()[0]
     assert "CUDA graphs were traced as a whole, so what is inside them is not seen" in verdict
