@@ -22,7 +22,7 @@ from recipes.edges import edge_steps
 from recipes.gpu_work import GRAPH, KERNEL, GpuWork
 from recipes.host import HostActivity
 from recipes.idle import CAUSES, find_gaps, split_by_cause
-from recipes.projection import Projection, project
+from recipes.projection import NONE, Projection, project
 from recipes.tables import Table
 
 
@@ -44,6 +44,7 @@ class _Steps:
     projection: Projection
     phases: list[str]
     phase_of_entry: np.ndarray
+    batches: list[int | None]
     edge: np.ndarray
 
     def by_phase(self, of_entry: np.ndarray) -> np.ndarray:
@@ -57,11 +58,12 @@ def analyse(capture: Capture, settings: Settings) -> tuple[dict[str, pa.Table], 
     steps = _steps(capture)
     # First what needs much memory for a while.
     launched = _launched(capture, steps.projection)
-    devices = [_device(work, steps.projection, number) for number in range(len(work.devices.numbers))]
+    every = ((number, _device(work, steps.projection, number)) for number in range(len(work.devices.numbers)))
+    devices = {number: device for number, device in every if device is not None}
     host = HostActivity(capture.report, launches.thread, named=True)
     evidence = Evidence(capture, host)
     found: dict[Table, list[dict]] = {table: [] for table in (GAPS, HISTOGRAM, IDLE, STEP_IDLE, TIMELINE)}
-    for number, (rows, windows, computing_ns) in enumerate(devices):
+    for number, (rows, windows, computing_ns) in devices.items():
         tally = Tally(steps.projection, number, windows, steps.phase_of_entry, steps.phases)
         for gaps in find_gaps(work, rows):
             tally.add(gaps, split_by_cause(work, gaps, launches, host), evidence, settings.min_gap_ns)
@@ -77,9 +79,14 @@ def analyse(capture: Capture, settings: Settings) -> tuple[dict[str, pa.Table], 
     return {table.name: _joined(table, columns) for table, columns in found.items()}, []
 
 
-def _device(work: GpuWork, projection: Projection, number: int) -> tuple[np.ndarray | slice, Windows, np.ndarray]:
-    """A device's operations, its windows, and the ns of each in which kernels or graph executions ran."""
+def _device(
+    work: GpuWork, projection: Projection, number: int
+) -> tuple[np.ndarray | slice, Windows, np.ndarray] | None:
+    """A device's operations, its windows, and the ns of each in which kernels or graph executions ran; None for a
+    device without work, as a time range may leave it."""
     rows = slice(None) if len(work.devices.numbers) == 1 else np.flatnonzero(work.device == number)
+    if not len(work.start_ns[rows]):
+        return None
     starts_ns, ends_ns, kind = work.start_ns[rows], work.end_ns[rows], work.kind[rows]
     windows = device_windows(projection, number, int(starts_ns.min()), int(ends_ns.max()))
     chosen = (kind == KERNEL) | (kind == GRAPH)
@@ -94,7 +101,8 @@ def _steps(capture: Capture) -> _Steps:
     projection = project(capture.work, capture.attribution.step, steps)
     phase_of_entry = np.append(steps.phase[projection.step], len(steps.phases)).astype(np.int64)
     edge = edge_steps(capture) if len(steps) else np.zeros(0, dtype=bool)
-    return _Steps(projection, [*steps.phases, BETWEEN_STEPS], phase_of_entry, edge)
+    batches = [meaning.batch for meaning in steps.meanings]
+    return _Steps(projection, [*steps.phases, BETWEEN_STEPS], phase_of_entry, batches, edge)
 
 
 def _launched(capture: Capture, projection: Projection) -> list[dict[str, np.ndarray]]:
@@ -131,6 +139,7 @@ def _idle_columns(
         "copy_only_ns": window_ns - idle_ns - computed_ns,
         "idle_ns": idle_ns,
         **causes,
+        "after_sync_ns": steps.by_phase(tally.by_window[:, len(CAUSES)]),
         "gaps": tally.counts.sum(axis=(1, 2)),
         **{name: steps.by_phase(values) for name, values in launched.items()},
     }
@@ -168,11 +177,14 @@ def _step_columns(steps: _Steps, tally: Tally, launched: dict[str, np.ndarray]) 
     return {
         "step": step.astype(np.int64),
         "phase": [steps.phases[code] for code in steps.phase_of_entry[entries].tolist()],
+        "batch": pa.array([steps.batches[number] for number in step.tolist()], pa.int64()),
         "edge": steps.edge[step],
         "start_ns": projection.start_ns[entries],
         "duration_ns": projection.duration_ns[entries],
-        "idle_ns": tally.by_step.sum(axis=1),
+        "period_ns": pa.array(projection.period_ns[entries], mask=projection.period_ns[entries] == NONE),
+        "idle_ns": tally.by_step[:, : len(CAUSES)].sum(axis=1),
         **{f"{cause}_ns": tally.by_step[:, number] for number, cause in enumerate(CAUSES)},
+        "after_sync_ns": tally.by_step[:, len(CAUSES)],
         "idle_after_ns": pa.array(tally.after_ns, mask=last),
         **{name: values[entries] for name, values in launched.items()},
     }

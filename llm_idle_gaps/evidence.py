@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recipes.capture import Capture
+from recipes.gpu_work import MEMCPY
 from recipes.host import HostActivity
 from recipes.idle import Gaps
 from recipes.launches import NONE
@@ -31,8 +32,31 @@ class Evidence:
         self._threads = pa.array(thread_names(capture.report, host.threads), pa.string())
         self._names, self._ranges = pa.array(self._work.names, pa.string()), pa.array(ranges.texts, pa.string())
 
-    def columns(self, gaps: Gaps, called: np.ndarray) -> dict[str, pa.Array]:
-        """The columns. `called` says in which gaps the launching thread was in a CUDA call before the launch."""
+    def waiting(self, gaps: Gaps) -> np.ndarray:
+        """The call in which the launching thread waited for the GPU when each gap began, a place in the strings; -1.
+
+        A synchronising call, or that of the copy that ended then: from unpinned memory it returns when it is done. Only
+        where the launch came later: else the host was ahead, and its waiting cost nothing.
+        """
+        launches, before = self._launches, self._launches.of_operation[gaps.before]
+        launch = launches.of_operation[gaps.after]
+        late = (
+            np.flatnonzero((launch != NONE) & (launches.start_ns[launch] >= gaps.start_ns))
+            if len(launches.name)
+            else []
+        )
+        waiting = np.full(len(gaps), NONE, dtype=np.int32)
+        if len(late):
+            thread, start_ns, before = launches.thread[launch[late]], gaps.start_ns[late], before[late]
+            in_copy = (self._work.kind[gaps.before[late]] == MEMCPY) & (before != NONE)
+            in_copy &= (launches.thread[before] == thread) & (launches.end_ns[before] >= start_ns)
+            sync = self._host.waiting_call(thread, start_ns)
+            waiting[late] = np.where((sync == NONE) & in_copy, launches.name[before], sync)
+        return waiting
+
+    def columns(self, gaps: Gaps, called: np.ndarray, waiting: np.ndarray) -> dict[str, pa.Array]:
+        """The columns. `called` says in which gaps the launching thread was in a CUDA call before the launch, `waiting`
+        in which call it waited for the GPU when they began."""
         none = np.full(len(gaps), NONE, dtype=np.int64)
         api, thread, held_by, held_ns, nvtx = (none.copy() for _ in range(5))
         launch = self._launches.of_operation[gaps.after]
@@ -52,6 +76,7 @@ class Evidence:
             "thread": coded(thread, self._threads),
             "held_by": coded(self._call_of_string[held_by], self._calls),
             "held_ns": pa.array(held_ns, mask=held_by == NONE),
+            "sync_call": coded(self._call_of_string[waiting], self._calls),
             "nvtx": coded(nvtx, self._ranges),
         }
 

@@ -5,21 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import pandas as pd
-
-from recipes.capture import ALL
-from recipes.phases import DECODE_PHASES
+from llm_idle_gaps.picture import GRAPHS_ON, HOST_CAUSES, WORTH, Picture
 from recipes.units import format_count, format_ns, format_share
 
 MOST = 5
-#: Above this share of operations in graphs they are on; a little always stays outside.
-_GRAPHS_ON = 0.9
-#: Idle time below this share of the time looked at is not worth a finding.
-_WORTH = 0.02
-#: So many launches a step, each made slower by tracing, overstate the idle time.
-_LAUNCH_HEAVY = 50
-# What a CUDA graph takes away: the host has nothing to issue between kernels.
-HOST_CAUSES = ("host", "launch", "api")
+#: Idle time elsewhere is worth a finding from this share of all idle time on.
+_MUCH = 0.2
 
 
 @dataclass(frozen=True)
@@ -30,100 +21,13 @@ class Finding:
     recoverable_ns: float
 
 
-@dataclass(frozen=True)
-class Picture:
-    """What the findings are about: the steps that count of one phase on one device, the decoding one if there is any,
-    else the most idle one.
+def findings(of: Picture, real_idle_ns: float | None = None) -> list[Finding]:
+    """The findings on a device. Bounds do not add up.
 
-    `mean` holds the mean step's columns of STEP_IDLE; without steps it is the whole window, and `steps` is 0.
-    `period_ns` is the median from start to start, None for fewer than two steps. `after_ns` is the mean idle time
-    around such a step that lies in no step. `gaps` are the rows of GAPS in these steps, `between` those in no step,
-    start-up and end left out.
+    `real_idle_ns` is what a step can be idle at most without the profiler, where that is known.
     """
-
-    report: str
-    device: int
-    name: str
-    steps: int
-    mean: pd.Series
-    period_ns: float | None
-    after_ns: float
-    gaps: pd.DataFrame
-    between: pd.DataFrame
-
-    @property
-    def each(self) -> str:
-        return f"per {self.name}" if self.steps else "in all"
-
-    @property
-    def busy_ns(self) -> float:
-        return self.mean["duration_ns"] - self.mean["idle_ns"]
-
-    def idle_ns(self, *causes: str) -> float:
-        return sum(self.mean[f"{cause}_ns"] for cause in causes)
-
-    @property
-    def in_graphs(self) -> float:
-        """The share of operations, opaque graph executions left out, that a graph launch started."""
-        return self.mean["in_graphs"] / max(self.mean["operations"] - self.mean["opaque_graphs"], 1)
-
-    @property
-    def launch_heavy(self) -> bool:
-        """Whether tracing itself, which makes each launch slower, is much of the idle time."""
-        return (
-            self.mean["launches"] > _LAUNCH_HEAVY
-            and self.in_graphs < _GRAPHS_ON
-            and self.idle_ns(*HOST_CAUSES) > _WORTH * self.mean["duration_ns"]
-        )
-
-
-def pictures(step_idle: pd.DataFrame, idle: pd.DataFrame, gaps: pd.DataFrame) -> list[Picture]:
-    """One for each device in the tables of a run."""
-    steps, rows = (dict(list(frame.groupby(["report", "device"], observed=True))) for frame in (step_idle, gaps))
-    return [
-        _picture(key, steps.get(key, step_idle.head(0)), whole, rows.get(key, gaps.head(0)))
-        for key, whole in idle.groupby(["report", "device"])
-    ]
-
-
-def _picture(key: tuple[str, int], step_idle: pd.DataFrame, idle: pd.DataFrame, gaps: pd.DataFrame) -> Picture:
-    counted = step_idle[~step_idle["edge"].astype(bool)]
-    if counted.empty:
-        whole = idle[idle["phase"] == ALL].iloc[0]
-        mean = pd.concat([whole, pd.Series({"duration_ns": whole["window_ns"]})])
-        return Picture(*key, "the window", 0, mean, None, 0, gaps, gaps.head(0))
-    decoding = counted[counted["phase"].isin(DECODE_PHASES)]
-    among = counted if decoding.empty else decoding
-    phase = among.groupby("phase")["idle_ns"].sum().idxmax()
-    chosen = among[among["phase"] == phase]
-    periods_ns = chosen["start_ns"].sort_values().diff().dropna()
-    outside = gaps[gaps["step"].isna()]
-    within = (outside["start_ns"] >= counted["start_ns"].min()) & (outside["end_ns"] <= counted["start_ns"].max())
-    return Picture(
-        *key,
-        name=f"{phase} step" if "step" not in phase else phase,
-        steps=len(chosen),
-        mean=chosen.drop(columns=["report", "rank", "device", "step", "phase", "edge"]).mean(),
-        period_ns=periods_ns.median() if len(periods_ns) else None,
-        # One phase of several in turn, as in training: what lies around all of them belongs to it.
-        after_ns=among["idle_after_ns"].sum() / len(chosen),
-        gaps=gaps[(gaps["phase"] == phase) & gaps["step"].notna()],
-        between=outside[within],
-    )
-
-
-def graph_state(of: Picture) -> str:
-    """In three words whether CUDA graphs are in use; empty for graphs traced as a whole, of which nothing is known."""
-    if of.mean["opaque_graphs"] and of.in_graphs < _GRAPHS_ON:
-        return ""
-    if of.in_graphs >= _GRAPHS_ON:
-        return "CUDA graphs are on"
-    return "CUDA graphs are partly on" if of.mean["graph_launches"] else "CUDA graphs are off"
-
-
-def findings(of: Picture) -> list[Finding]:
-    """The findings on a device. Bounds do not add up."""
-    makers = (_graphs(of), _sync(of), _between(of), _queued(of), _profiler(of), _unknown(of))
+    makers = (_graphs(of, real_idle_ns), _sync(of, real_idle_ns), _outside(of), _queued(of), _profiler(of),
+              _unknown(of), _elsewhere(of))  # fmt: skip
     found = [finding for maker in makers for finding in maker]
     return sorted(found, key=lambda finding: -finding.recoverable_ns)[:MOST]
 
@@ -134,50 +38,61 @@ def _told(times: dict[str, float]) -> str:
     return ", ".join(f"{name} {format_ns(time_ns)}" for name, time_ns in longest if time_ns)
 
 
-def _graphs(of: Picture) -> Iterator[Finding]:
-    mean, idle_ns = of.mean, of.idle_ns(*HOST_CAUSES)
+def _bound(of: Picture, idle_ns: float, real_idle_ns: float | None, way: str) -> str:
+    """What could be recovered at most: no more than is idle without the profiler, where that is known."""
+    if real_idle_ns is not None and real_idle_ns < idle_ns:
+        return f"{way}, at most the {format_ns(real_idle_ns)} {of.each} that are idle without the profiler"
+    return f"{way}, at most {format_ns(idle_ns)} {of.each} could be recovered"
+
+
+def _graphs(of: Picture, real_idle_ns: float | None) -> Iterator[Finding]:
+    mean, idle_ns, state = of.mean, of.idle_ns(*HOST_CAUSES), of.graph_state
     if mean["opaque_graphs"]:
         yield Finding(
             "CUDA graphs were traced as a whole: gaps inside them are not seen, so nothing is said of them; capture "
             "with --cuda-graph-trace=node to see them",
             0,
         )
-    state = graph_state(of)
-    if not state or not mean["launches"]:
+    if not state:
         return
-    launched = f"{format_count(mean['operations'], 'operation')} from {format_count(mean['launches'], 'launch call')}"
-    if state.endswith("are on"):
+    launched = f"{format_count(mean['launched'], 'operation')} from {format_count(mean['launches'], 'launch call')}"
+    if of.in_graphs >= GRAPHS_ON:
         yield Finding(
             f"{state}: {launched} {of.each}, {mean['graph_launches']:,.0f} of them for graphs, with "
             f"{format_share(of.in_graphs)} of the operations; {format_ns(of.idle_ns('graph'))} idle between nodes",
             0,
         )
-    elif idle_ns > _WORTH * mean["duration_ns"]:
-        inside = f"{format_ns(mean['launch_call_ns'] / mean['launches'])} inside each call"
-        apart = f"{format_ns(mean['between_launches_ns'] / max(mean['launches'] - 1, 1))} from one to the next"
+    elif idle_ns > WORTH * mean["duration_ns"]:
+        calls, pairs = max(mean["launches"] - mean["copy_launches"], 1), max(mean["between_launches"], 1)
+        times = f"{format_ns(mean['launch_call_ns'] / calls)} inside each call"
+        times += f", {format_ns(mean['between_launches_ns'] / pairs)} from one to the next"
+        slower = "" if real_idle_ns is not None else " (tracing itself makes launches slower: --step-time)"
+        waits = ", but a graph cannot hold a step that waits for its results half-way" if of.waits_inside else ""
         yield Finding(
-            f"{state}: {launched} {of.each} ({mean['operations'] / mean['launches']:.1f} operations a call, "
-            f"{format_share(of.in_graphs)} in graphs; {inside}, {apart}) leave the GPU idle for "
-            f"{_told({cause: of.idle_ns(cause) for cause in HOST_CAUSES})}: with graphs on, at most "
-            f"{format_ns(idle_ns)} {of.each} could be recovered (tracing itself makes launches slower: --step-time)",
+            f"{state}: {launched} {of.each} ({mean['launched'] / mean['launches']:.1f} operations a call, "
+            f"{format_share(of.in_graphs)} in graphs; {times}) leave the GPU idle for "
+            f"{_told({cause: of.idle_ns(cause) for cause in HOST_CAUSES})}: "
+            f"{_bound(of, idle_ns, real_idle_ns, 'with graphs on')}{slower}{waits}",
             idle_ns,
         )
 
 
-def _sync(of: Picture) -> Iterator[Finding]:
-    idle_ns = of.idle_ns("sync")
-    if idle_ns > _WORTH * of.mean["duration_ns"]:
-        calls = of.gaps[of.gaps["cause"] == "sync"].groupby("held_by", observed=True)["cause_ns"].sum()
-        named = f" ({calls.idxmax()})" if len(calls) else ""
+def _sync(of: Picture, real_idle_ns: float | None) -> Iterator[Finding]:
+    # Not only the time inside the call: when it returns the GPU has run dry, and what follows is host and launch.
+    idle_ns = of.mean["after_sync_ns"]
+    if idle_ns > WORTH * of.mean["duration_ns"]:
+        calls = of.gaps.groupby("sync_call", observed=True)["duration_ns"].sum()
+        named = f" in {calls.idxmax()}" if len(calls) else ""
         yield Finding(
-            f"The host waits for the GPU{named}, which then has nothing to do: at most {format_ns(idle_ns)} {of.each} "
-            "could be recovered; look for .item(), .cpu(), .tolist() and synchronize() inside the step",
+            f"{format_ns(idle_ns)} {of.each} are idle in gaps that begin while the host waits for the GPU{named}: "
+            f"{_bound(of, idle_ns, real_idle_ns, 'without waiting')}; look for .item(), .cpu(), .tolist() and "
+            "synchronize() inside the step",
             idle_ns,
         )
 
 
-def _between(of: Picture) -> Iterator[Finding]:
-    if of.after_ns <= _WORTH * of.mean["duration_ns"]:
+def _outside(of: Picture) -> Iterator[Finding]:
+    if of.after_ns <= WORTH * of.mean["duration_ns"]:
         return
     named = ""
     by_call = of.between.groupby(["cause", "launch_api"], observed=True)["cause_ns"].sum()
@@ -196,25 +111,37 @@ def _between(of: Picture) -> Iterator[Finding]:
 
 def _queued(of: Picture) -> Iterator[Finding]:
     idle_ns = of.idle_ns("queued")
-    if idle_ns > _WORTH * of.mean["duration_ns"]:
+    if idle_ns > WORTH * of.mean["duration_ns"]:
         yield Finding(
             f"{format_ns(idle_ns)} {of.each} pass although the next operation was issued: a dependency between "
-            "streams, or the GPU's own scheduling of small kernels",
+            "streams, another process on this GPU, or the GPU's own scheduling of small kernels",
             0,
         )
 
 
 def _profiler(of: Picture) -> Iterator[Finding]:
     idle_ns = of.idle_ns("profiler")
-    if idle_ns > _WORTH * of.mean["duration_ns"]:
-        yield Finding(f"{format_ns(idle_ns)} {of.each} of the idle time is the profiler's own: not there in life", 0)
+    if idle_ns > WORTH * of.mean["duration_ns"]:
+        yield Finding(f"{format_ns(idle_ns)} {of.each} are the profiler's own: not there without it", 0)
 
 
 def _unknown(of: Picture) -> Iterator[Finding]:
     idle_ns = of.idle_ns("unknown")
-    if idle_ns > _WORTH * of.mean["duration_ns"]:
+    if idle_ns > WORTH * of.mean["duration_ns"]:
         yield Finding(
             f"The launches behind {format_ns(idle_ns)} {of.each} of idle time were not recorded, so its cause is not "
-            "known: capture a whole process, with -t cuda,nvtx",
+            "known: capture whole processes, with -t cuda,nvtx",
+            0,
+        )
+
+
+def _elsewhere(of: Picture) -> Iterator[Finding]:
+    """Idle time that none of the others is about."""
+    elsewhere_ns = sum(of.elsewhere_ns.values())
+    if of.steps and elsewhere_ns > _MUCH * of.total_idle_ns:
+        longest = dict(sorted(of.elsewhere_ns.items(), key=lambda item: -item[1])[:3])
+        yield Finding(
+            f"{format_ns(elsewhere_ns)} of the {format_ns(of.total_idle_ns)} idle in the window lie elsewhere: "
+            f"{_told(longest)}; see the largest gaps",
             0,
         )

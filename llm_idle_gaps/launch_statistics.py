@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow.compute as pc
 
-from recipes.gpu_work import GRAPH, GpuWork
+from recipes.gpu_work import GRAPH, MEMCPY, GpuWork
 from recipes.launches import NONE, Launches
 from recipes.report.report import Report
 
@@ -17,25 +17,30 @@ def launch_statistics(
 ) -> dict[str, np.ndarray]:
     """The launch columns of the tables, int64, for each group from 0 to count - 1; `group` is an operation's."""
     known = np.flatnonzero(launches.of_operation != NONE)
-    launch, of_launch = launches.of_operation[known], group[known]
+    launch, of_launch, kind = launches.of_operation[known], group[known], work.kind[known]
     from_graph = _launches_graph(report, launches)
-    opaque = work.kind == GRAPH
-    in_graph = from_graph[launch] & ~opaque[known]
+    copying = np.zeros(len(launches.start_ns), dtype=bool)
+    copying[launch[kind == MEMCPY]] = True
     pair_group, pair_launch = _pairs(of_launch, launch, len(launches.start_ns))
     begun_ns, done_ns = launches.start_ns[pair_launch], launches.end_ns[pair_launch]
     thread = launches.thread[pair_launch]
     order = _by_thread(thread, begun_ns)
     after, before = order[1:], order[:-1]
     together = (thread[after] == thread[before]) & (pair_group[after] == pair_group[before])
-    free_ns = np.maximum(begun_ns[after] - done_ns[before], 0) * together
+    after, before = after[together], before[together]
+    # A copy to or from unpinned memory waits inside its call: that is no launch cost.
+    issuing = ~copying[pair_launch]
     return {
         "operations": np.bincount(group, minlength=count),
+        "launched": np.bincount(of_launch, minlength=count),
         "launches": np.bincount(pair_group, minlength=count),
         "graph_launches": np.bincount(pair_group[from_graph[pair_launch]], minlength=count),
-        "in_graphs": np.bincount(of_launch[in_graph], minlength=count),
-        "opaque_graphs": np.bincount(group[opaque], minlength=count),
-        "launch_call_ns": _sums(pair_group, done_ns - begun_ns, count),
-        "between_launches_ns": _sums(pair_group[after], free_ns, count),
+        "copy_launches": np.bincount(pair_group[~issuing], minlength=count),
+        "in_graphs": np.bincount(of_launch[from_graph[launch] & (kind != GRAPH)], minlength=count),
+        "opaque_graphs": np.bincount(group[work.kind == GRAPH], minlength=count),
+        "launch_call_ns": _sums(pair_group[issuing], (done_ns - begun_ns)[issuing], count),
+        "between_launches": np.bincount(pair_group[after], minlength=count),
+        "between_launches_ns": _sums(pair_group[after], np.maximum(begun_ns[after] - done_ns[before], 0), count),
     }
 
 

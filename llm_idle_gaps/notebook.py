@@ -9,6 +9,7 @@
 # %%
 import html
 import io
+import re
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -31,6 +32,7 @@ TEXTS = (
     "launch_api",
     "thread",
     "held_by",
+    "sync_call",
     "nvtx",
     "lane",
     "name",
@@ -42,10 +44,13 @@ tables = {
 files, histogram, idle, steps, timeline, gaps = (
     tables[name] for name in ("files", "histogram", "idle", "steps", "timeline", "gaps")
 )
-# Names come from the traced program: plotly would read tags in them.
+# Names come from the traced program, with whatever tags in them.
 for frame in (histogram, idle, steps, timeline, gaps):
     for column in frame.columns.intersection(TEXTS):
-        frame[column] = frame[column].fillna("").astype(str).map(lambda text: html.escape(text, quote=False))
+        frame[column] = frame[column].fillna("").astype(str)
+        # A table is escaped by pandas, a figure by nobody.
+        if frame is not gaps:
+            frame[column] = frame[column].map(lambda text: html.escape(text, quote=False))
     frame["where"] = frame["report"] + " · GPU " + frame["device"].astype("Int64").astype(str)
 CAUSES = {
     "profiler": "#b0b0b0", "graph": "#72b7b2", "sync": "#e45756", "api": "#f58518", "host": "#eeca3b",
@@ -94,7 +99,9 @@ def length(ns):
 
 
 bins = histogram[histogram["phase"] == "all"].groupby(["low_ns", "cause"], as_index=False)[["gaps", "time_ns"]].sum()
-edges = sorted(set(histogram["low_ns"]))
+edges = [0, *(round(10 ** (2 + k / 3)) for k in range(25))]
+if len(bins):
+    edges = [edge for edge in edges if bins["low_ns"].min() <= edge <= bins["low_ns"].max()]
 if len(bins):
     figure = make_subplots(rows=2, cols=1, shared_xaxes=True, subplot_titles=("number of gaps", "time, ms"),
                            vertical_spacing=0.22)  # fmt: skip
@@ -188,8 +195,18 @@ if not len(timeline):
 
 # %%
 columns = ["where", "phase", "step", "start_ms", "ms", "cause", "of it", "previous", "next", "launch_api", "held_by",
-           "held ms", "nvtx", "thread"]  # fmt: skip
+           "held ms", "sync_call", "nvtx", "thread"]  # fmt: skip
+
+
+def brief(name):
+    """A kernel's name without its parameters and namespaces."""
+    head = re.split(r"[<(]", re.sub(r"^void |<unnamed>::|\(anonymous namespace\)::", "", name), maxsplit=1)[0]
+    return (head or name).rsplit("::", 1)[-1][:40]
+
+
 largest = gaps.assign(
+    previous=gaps["previous"].map(brief),
+    next=gaps["next"].map(brief),
     start_ms=(gaps["start_ns"] / 1e6).round(3),
     ms=(gaps["duration_ns"] / 1e6).round(4),
     step=gaps["step"].astype("Int64"),

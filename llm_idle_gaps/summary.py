@@ -10,7 +10,8 @@ import pandas as pd
 import pyarrow as pa
 
 from llm_idle_gaps.analysis import Settings
-from llm_idle_gaps.findings import Picture, findings, graph_state, pictures
+from llm_idle_gaps.findings import findings
+from llm_idle_gaps.picture import Picture, pictures
 from llm_idle_gaps.tables import BETWEEN_STEPS
 from recipes.capture import ALL
 from recipes.idle import CAUSES
@@ -21,13 +22,15 @@ _LARGEST = 10
 _NAME_WIDTH = 30
 #: A call is shown when it took this share of the gap.
 _HELD = 0.1
+_DEVICES = 12
+#: Step times are measured, not exact.
+_TOLERANCE = 0.05
 #: Bands of length in which idle time is told, in ns.
 _BANDS = (("below 10 us", 0, 10_000), ("10 to 100 us", 10_000, 100_000), ("above 100 us", 100_000, None))
 #: The notebook shows so many gaps and steps at most; steps are thinned out evenly.
 _NOTEBOOK_GAPS, _NOTEBOOK_STEPS = 200, 3000
 #: Of so many gaps, the longest, the findings name calls.
 _GAPS_LOOKED_AT = 100_000
-_OPAQUE = "CUDA graphs were traced as a whole, so what is inside them is not seen"
 
 
 def summarise(tables: dict[str, pa.Table], settings: Settings) -> str:
@@ -39,13 +42,14 @@ def summarise(tables: dict[str, pa.Table], settings: Settings) -> str:
     devices = pictures(tables["step_idle"].to_pandas(), idle, gaps)
     # The findings are about one device: mean values over unlike ones say nothing of any.
     most = max(devices, key=lambda of: of.steps * of.mean["idle_ns"] or of.mean["idle_ns"])
-    lines = [_verdict(idle, devices, most, settings), "{quality}", "", _phase_table(idle), "", _band_table(tables)]
-    lines += ["", _launch_table(idle), *_largest_table(gaps, devices), ""]
+    lines = [_verdict(idle, devices, most, settings), "{quality}", "", _phase_table(idle)]
+    lines += [*_device_table(devices), "", _band_table(tables), "", _launch_table(idle), *_largest_table(gaps, devices)]
+    lines.append("")
     if len(devices) > 1:
-        lines.append(
-            f"On {shortened(most.report, _NAME_WIDTH)} GPU {most.device}, most idle of {len(devices)} devices:"
-        )
-    lines += [f"{number}. {one.text}" for number, one in enumerate(findings(most), 1)]
+        place = f"{shortened(most.report, _NAME_WIDTH)} GPU {most.device}"
+        lines.append(f"On {place}, which of {len(devices)} devices has most idle time in its steps:")
+    real_idle_ns = _real_idle_ns(most, settings)
+    lines += [f"{number}. {one.text}" for number, one in enumerate(findings(most, real_idle_ns), 1)]
     return "\n".join([*lines, *_beside(most, settings)]).rstrip()
 
 
@@ -68,11 +72,17 @@ def _verdict(idle: pd.DataFrame, devices: list[Picture], most: Picture, settings
     place = format_count(len(whole), "GPU") if idle["report"].nunique() == 1 else f"{len(whole)} devices"
     parts = [f"{place} idle {format_share(idle_ns / max(window_ns, 1))} of {format_ns(window_ns)}"]
     parts[0] += f" ({told})" if told else ""
-    states = Counter(graph_state(of) or _OPAQUE for of in devices).most_common()
-    parts += [f"{state} ({format_count(count, 'GPU')})" if len(states) > 1 else state for state, count in states]
+    states = Counter(of.graph_state or _unknown_graphs(of) for of in devices).most_common()
+    parts += [f"{state} ({format_count(count, 'GPU')})" if len(states) > 1 else state for state, count in states[:3]]
     if most.launch_heavy and settings.step_time_ns is None:
         parts.append("tracing slows every launch, so this overstates it: give --step-time")
     return "; ".join(parts)
+
+
+def _unknown_graphs(of: Picture) -> str:
+    if of.mean["opaque_graphs"]:
+        return "CUDA graphs were traced as a whole, so what is inside them is not seen"
+    return "launches were not recorded, so nothing is said of CUDA graphs"
 
 
 def _causes_of(idle: pd.DataFrame) -> list[str]:
@@ -103,23 +113,47 @@ def _band_table(tables: dict[str, pa.Table]) -> str:
     for name, low_ns, high_ns in _BANDS:
         own = bins[(bins["low_ns"] >= low_ns) & (True if high_ns is None else bins["low_ns"] < high_ns)]
         by_cause = own.groupby("cause")["time_ns"].sum().sort_values(ascending=False)
-        mostly = f"{by_cause.index[0]} {format_share(by_cause.iloc[0] / own['time_ns'].sum())}" if len(own) else ""
         time_ns = own["time_ns"].sum()
-        rows.append([name, f"{own['gaps'].sum():,}", format_ms(time_ns), format_share(time_ns / total_ns), mostly])
+        leading = by_cause.index[0] if len(by_cause) else ""
+        rows.append([name, f"{own['gaps'].sum():,}", format_ms(time_ns), format_share(time_ns / total_ns), leading])
     return text_table(["gaps", "number", "idle ms", "of idle", "mostly"], rows)
+
+
+def _device_table(devices: list[Picture]) -> list[str]:
+    """The devices, the most idle first; nothing for a single one. The step time of each tells which of them wait."""
+    if len(devices) < 2:
+        return []
+    share = {id(of): of.total_idle_ns / max(of.window_ns, 1) for of in devices}
+    rows = [
+        [f"{shortened(of.report, _NAME_WIDTH)} GPU {of.device}", format_ms(of.window_ns), format_ms(of.total_idle_ns),
+         format_share(share[id(of)]), of.name if of.steps else "-", format_ms(of.mean["duration_ns"]),
+         format_ms(of.mean["idle_ns"])]
+        for of in sorted(devices, key=lambda of: -share[id(of)])[:_DEVICES]
+    ]  # fmt: skip
+    more = [f"and {len(devices) - _DEVICES} more: see idle.parquet"] if len(devices) > _DEVICES else []
+    return ["", text_table(["device", "window ms", "idle ms", "share", "mean of", "ms", "idle ms"], rows), *more]
 
 
 def _launch_table(idle: pd.DataFrame) -> str:
     rows = []
     for phase, row in _by_phase(idle).iterrows():
-        calls = max(row["launches"], 1)
+        if not row["launches"]:
+            continue
+        seen, issued = row["launched"] - row["opaque_graphs"], row["launches"] - row["copy_launches"]
         rows.append(
-            [str(phase), f"{row['operations']:,}", f"{row['launches']:,}", f"{row['operations'] / calls:.1f}",
-             f"{row['graph_launches']:,}", format_share(row["in_graphs"] / max(row["operations"], 1)),
-             f"{row['launch_call_ns'] / calls / 1e3:,.1f}", f"{row['between_launches_ns'] / calls / 1e3:,.1f}"]
+            [str(phase), f"{row['operations']:,.0f}", f"{row['launches']:,.0f}",
+             f"{row['launched'] / row['launches']:.1f}", f"{row['graph_launches']:,.0f}",
+             "-" if row["opaque_graphs"] else format_share(row["in_graphs"] / max(seen, 1)),
+             _each_us(row["launch_call_ns"], issued), _each_us(row["between_launches_ns"], row["between_launches"])]
         )  # fmt: skip
+    if not rows:
+        return "launches: none recorded"
     head = ["launches", "operations", "calls", "per call", "graph launches", "in graphs", "us a call", "us between"]
     return text_table(head, rows)
+
+
+def _each_us(time_ns: float, count: float) -> str:
+    return f"{time_ns / count / 1e3:,.1f}" if count else "-"
 
 
 def _largest_table(gaps: pd.DataFrame, devices: list[Picture]) -> list[str]:
@@ -131,7 +165,8 @@ def _largest_table(gaps: pd.DataFrame, devices: list[Picture]) -> list[str]:
         where = f"{number}. {shortened(row.report, 24)} GPU {row.device}" if len(devices) > 1 else f"{number}."
         cause = f"{row.cause} {row.cause_ns / row.duration_ns * 100:.0f} %"
         held_by = row.held_by if row.held_ns >= _HELD * row.duration_ns else None
-        texts = [_brief(text) for text in (row.previous, row.next, row.launch_api, held_by, row.nvtx)]
+        texts = [_brief(text) for text in (row.previous, row.next, row.launch_api, held_by)]
+        texts.append(shortened(row.nvtx, _NAME_WIDTH) if isinstance(row.nvtx, str) else "-")
         rows.append([where, format_ms(row.start_ns), format_ms(row.duration_ns), cause, row.phase, *texts])
     return ["", text_table(head, rows)]
 
@@ -145,18 +180,31 @@ def _brief(name: object) -> str:
     return shortened(head.rsplit("::", 1)[-1], _NAME_WIDTH)
 
 
+def _real_idle_ns(of: Picture, settings: Settings) -> float | None:
+    """What a step can be idle at most without the profiler; None where that is not known."""
+    if settings.step_time_ns is None or of.period_ns is None:
+        return None
+    return max(settings.step_time_ns - of.busy_ns, 0)
+
+
 def _beside(of: Picture, settings: Settings) -> list[str]:
     """The step time without the profiler beside that of the capture."""
     if settings.step_time_ns is None:
         return []
-    if not of.steps or of.period_ns is None:
-        return ["", "--step-time is not shown: it needs at least two steps"]
-    given_ns, idle_ns = settings.step_time_ns, settings.step_time_ns - of.busy_ns
+    if of.period_ns is None:
+        why = "a step of several phases has no time of its own here" if of.steps > 1 else "it needs at least two steps"
+        return ["", f"--step-time is not shown: {why}"]
+    given_ns, busy_ns = settings.step_time_ns, of.busy_ns
     times = f"{format_ns(given_ns)} without the profiler, {format_ns(of.period_ns)} start to start in the capture"
-    if idle_ns < 0:
-        said = f"less than the {format_ns(of.busy_ns)} of GPU work in it: check --step-time"
+    if given_ns < (1 - _TOLERANCE) * busy_ns:
+        said = f"less than the {format_ns(busy_ns)} of GPU work in it: check --step-time"
+    elif given_ns > (1 + _TOLERANCE) * of.period_ns:
+        said = "although tracing makes nothing faster: check --step-time"
     else:
-        said = f"so at most {format_ns(idle_ns)} of it are idle in life, for {format_ns(of.busy_ns)} of work"
+        idle_ns = max(given_ns - busy_ns, 0)
+        said = (
+            f"so at most {format_ns(idle_ns)} of it are idle without the profiler, beside {format_ns(busy_ns)} of work"
+        )
     return ["", f"A {of.name} takes {times} ({of.period_ns / given_ns:.2f} times that), {said}"]
 
 

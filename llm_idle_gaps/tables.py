@@ -23,12 +23,20 @@ _MEANINGS = {
 _BY_CAUSE = tuple(Column(f"{cause}_ns", "int64", f"idle: {_MEANINGS[cause]}") for cause in CAUSES)
 _LAUNCHES = (
     Column("operations", "int64", "kernels, copies, sets and graph executions"),
+    Column("launched", "int64", "of these, those whose launch is in the report"),
     Column("launches", "int64", "API calls that launched them; a graph launch is one"),
     Column("graph_launches", "int64", "those that launched a CUDA graph"),
+    Column("copy_launches", "int64", "those that launched a copy"),
     Column("in_graphs", "int64", "operations seen one by one that a graph launch started"),
     Column("opaque_graphs", "int64", "graph executions traced as a whole"),
-    Column("launch_call_ns", "int64", "host time inside the launch calls"),
-    Column("between_launches_ns", "int64", "host time from a launch call's end to its thread's next, both in the step"),
+    Column("launch_call_ns", "int64", "host time inside the launch calls; copies, which may wait in theirs, left out"),
+    Column("between_launches", "int64", "pairs of launch calls, one after the other on a thread, both in the step"),
+    Column(
+        "between_launches_ns", "int64", "host time from the end of the first to the start of the second of each pair"
+    ),
+)
+_AFTER_SYNC = Column(
+    "after_sync_ns", "int64", "idle: gaps that began while the launching thread waited for the GPU, launch outstanding"
 )
 
 GAPS = Table(
@@ -48,13 +56,14 @@ GAPS = Table(
         Column("next", "string", "name of the operation after", coded=True),
         Column("launch_api", "string", "call that launched the operation after; null if not recorded", coded=True),
         Column("thread", "string", "thread that made that call, with its id", coded=True),
+        Column("held_by", "string", "call that held that thread longest before the launch; null for none", coded=True),
+        Column("held_ns", "int64", "how long, all its calls in the gap together; null for none"),
         Column(
-            "held_by",
+            "sync_call",
             "string",
-            "call that held that thread longest before the launch, a synchronising one first; null for none",
+            "call in which that thread waited for the GPU when the gap began; null for none",
             coded=True,
         ),
-        Column("held_ns", "int64", "how long; null for none"),
         Column(
             "nvtx",
             "string",
@@ -92,6 +101,7 @@ IDLE = Table(
         Column("copy_only_ns", "int64", "of busy: only copies and sets ran"),
         Column("idle_ns", "int64", "nothing ran; window less busy"),
         *_BY_CAUSE,
+        _AFTER_SYNC,
         Column("gaps", "int64", "number of gaps"),
         *_LAUNCHES,
     ),
@@ -104,11 +114,14 @@ STEP_IDLE = Table(
         *REPORT_KEYS,
         Column("step", "int64", "number of the step in the report"),
         Column("phase", "string", "phase of the model"),
+        Column("batch", "int64", "sequences in it, as its range tells; null if it does not"),
         Column("edge", "bool", "may be incomplete, so it counts in no median"),
         Column("start_ns", "int64", "first start of its operations"),
         Column("duration_ns", "int64", "to their last end"),
+        Column("period_ns", "int64", "to the first start of its process's next step; null after the last"),
         Column("idle_ns", "int64", "nothing ran on the device"),
         *_BY_CAUSE,
+        _AFTER_SYNC,
         Column("idle_after_ns", "int64", "idle between its end and the device's next step; null after the last"),
         *_LAUNCHES,
     ),

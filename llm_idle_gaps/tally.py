@@ -19,8 +19,9 @@ _CAUSES = pa.array(CAUSES, pa.string())
 class Tally:
     """Sums over the gaps of one device, int64.
 
-    `by_window` idle ns by entry of the projection whose time it is (last row: no step's) and cause; `by_step` the same
-    inside each entry's step, also where another step overlaps it; `after_ns` idle by entry from its end to the next
+    `by_window` idle ns by entry of the projection whose time it is (last row: no step's), a column for each cause and
+    last the gaps that began in a synchronising call; `by_step` the same inside each entry's step, also where another
+    step overlaps it; `after_ns` idle by entry from its end to the next
     one's start; `counts`, `time_ns` of the histogram, by phase (last row: no step), cause and bin; `rows` the gaps that
     get a row.
     """
@@ -34,8 +35,8 @@ class Tally:
         self._next_ns = np.append(self._start_ns[1:], self._end_ns[-1:])
         self._step, self._phase_of_entry = projection.step, phase_of_entry
         self._phases, self._windows = pa.array(phases, pa.string()), windows
-        self.by_window = np.zeros((len(projection) + 1, len(CAUSES)), dtype=np.int64)
-        self.by_step = np.zeros((len(self.entries), len(CAUSES)), dtype=np.int64)
+        self.by_window = np.zeros((len(projection) + 1, len(CAUSES) + 1), dtype=np.int64)
+        self.by_step = np.zeros((len(self.entries), len(CAUSES) + 1), dtype=np.int64)
         self.after_ns = np.zeros(len(self.entries), dtype=np.int64)
         self.counts = np.zeros((len(phases), len(CAUSES), _BINS), dtype=np.int64)
         self.time_ns = np.zeros_like(self.counts)
@@ -44,11 +45,13 @@ class Tally:
     def add(self, gaps: Gaps, split: dict[str, np.ndarray], evidence: Evidence, min_gap_ns: float) -> None:
         """Takes some gaps, split by cause, into the sums, and those of at least `min_gap_ns` into the rows."""
         duration_ns = gaps.end_ns - gaps.start_ns
-        parts = np.stack([split[cause] for cause in CAUSES], axis=1)
-        cause = parts.argmax(axis=1)
+        waiting = evidence.waiting(gaps)
+        after_sync_ns = np.where(waiting >= 0, duration_ns, 0)
+        parts = np.stack([*(split[cause] for cause in CAUSES), after_sync_ns], axis=1)
+        cause = parts[:, : len(CAUSES)].argmax(axis=1)
         # No operation starts or ends inside a gap, so it lies in one window.
         entry = self._windows.entry_at(gaps.start_ns)
-        for number in range(len(CAUSES)):
+        for number in range(len(CAUSES) + 1):
             self.by_window[:, number] += _sums(entry % len(self.by_window), parts[:, number], len(self.by_window))
         self.by_step += sum_inside(gaps, parts, self._start_ns, self._end_ns)
         self.after_ns += sum_inside(gaps, duration_ns[:, None], self._end_ns, self._next_ns)[:, 0]
@@ -62,7 +65,7 @@ class Tally:
             called = (split["sync"] + split["api"])[chosen] > 0
             placed = self._places(entry[chosen], cause[chosen], parts[chosen])
             times = {"start_ns": some.start_ns, "end_ns": some.end_ns, "duration_ns": duration_ns[chosen]}
-            self.rows.append({**times, **placed, **evidence.columns(some, called)})
+            self.rows.append({**times, **placed, **evidence.columns(some, called, waiting[chosen])})
 
     def _places(self, entry: np.ndarray, cause: np.ndarray, parts: np.ndarray) -> dict[str, pa.Array]:
         """The columns of cause, phase and step."""

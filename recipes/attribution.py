@@ -73,7 +73,9 @@ def attribute(report: Report, work: GpuWork, steps: Steps, table: LaunchTable | 
             place = place[working]
             if table is not None:
                 names = report.strings.positions(name[working])
-                table.fill(place, start_ns[working], end_ns[0][working], thread[working], names)
+                # A call without a usable end counts as one that took no time.
+                done_ns = np.maximum(start_ns, end_ns[0])[working]
+                table.fill(place, start_ns[working], done_ns, thread[working], names)
             of_launch[place] = resolver.resolve(thread[working], start_ns[working])
             silent = np.flatnonzero(~working)
             silent = silent[np.isin(name[silent], launch_names)]

@@ -24,10 +24,10 @@ class HostActivity:
     """
 
     def __init__(self, report: Report, threads: np.ndarray, *, named: bool = False) -> None:
-        """`named` keeps the names of calls too, for `held_by`."""
+        """`named` keeps the names of calls too, for `held_by` and `waiting_call`."""
         self.threads = np.unique(threads)
         calls, line, syncs, name = _calls_on(report, self.threads, named=named)
-        overhead = intervals.merge(*_ordered(*_times(report, schema.OVERHEAD)))
+        overhead, overhead_thread = _overhead(report)
         known = [times for times in (*calls, *overhead) if len(times)]
         # Events before the session's start have negative times.
         self._lowest = min((int(times.min()) for times in known), default=0)
@@ -36,19 +36,18 @@ class HostActivity:
             calls, overhead = (tuple(times - self._lowest for times in pair) for pair in (calls, overhead))
         else:
             self._lowest, self._length = 0, self._length + self._lowest
-        self._profiler = _Line(overhead, len(self.threads), self._length)
+        self._profiler = intervals.Coverage(*self._profiler_lines(overhead, overhead_thread))
         self._any = self._beside_profiler(calls, line)
         sync_calls = tuple(times[syncs] for times in calls)
         self._sync = self._beside_profiler(sync_calls, line[syncs])
-        self._named: list[_NamedCalls] = []
         if named:
-            self._named.append(_NamedCalls(*self._on_lines(sync_calls, line[syncs]), name[syncs]))
-            self._named.append(_NamedCalls(*self._on_lines(calls, line), name))
+            self._syncs_named = _NamedCalls(*self._on_lines(sync_calls, line[syncs]), name[syncs])
+            self._calls_named = _NamedCalls(*self._on_lines(calls, line), name)
 
     def _beside_profiler(self, calls: Intervals, line: np.ndarray) -> tuple[intervals.Coverage, intervals.Coverage]:
         """Coverage by calls, and by those parts of them that lie in profiler overhead."""
         merged = intervals.merge(*_ordered(*self._on_lines(calls, line)))
-        inside = intervals.intersection(_touching(merged, self._profiler.intervals), self._profiler.intervals)
+        inside = intervals.intersection(_touching(merged, self._profiler.merged), self._profiler.merged)
         return intervals.Coverage(*merged), intervals.Coverage(*inside)
 
     def _on_lines(self, calls: Intervals, line: np.ndarray) -> Intervals:
@@ -58,26 +57,38 @@ class HostActivity:
         offset_ns = line * np.int64(self._length)
         return calls[0] + offset_ns, calls[1] + offset_ns
 
-    def held_by(self, thread: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Of each interval on a thread: the synchronising call that took most of it, else the CUDA call that did; and
-        how much, in ns.
+    def _profiler_lines(self, overhead: Intervals, thread: np.ndarray) -> Intervals:
+        """Profiler overhead on the line of its own thread; on all lines where its thread is not known.
 
-        The call int32, a place in the report's strings; -1 where no call did.
+        That of other threads held nobody up, as far as the report tells.
         """
-        span = self._place(thread, start_ns, end_ns)
-        (sync, sync_ns), (other, other_ns) = (calls.longest(*span) for calls in self._named)
-        return np.where(sync_ns > 0, sync, other), np.where(sync_ns > 0, sync_ns, other_ns)
+        own = np.flatnonzero(np.isin(thread, self.threads))
+        anywhere = np.flatnonzero(thread == 0)
+        line = np.concatenate([np.searchsorted(self.threads, thread[own]),
+                               np.repeat(np.arange(len(self.threads)), len(anywhere))])  # fmt: skip
+        which = np.concatenate([own, np.tile(anywhere, len(self.threads))])
+        return intervals.merge(*_ordered(*self._on_lines((overhead[0][which], overhead[1][which]), line)))
+
+    def waiting_call(self, thread: np.ndarray, time_ns: np.ndarray) -> np.ndarray:
+        """The synchronising call that each thread was in at a time: int32, a place in the report's strings, or -1."""
+        start_ns, end_ns = self._place(thread, time_ns, time_ns + 1)
+        return self._syncs_named.longest(start_ns, end_ns)[0]
+
+    def held_by(self, thread: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Of each interval on a thread: the CUDA call that took most of it, all calls of one name together; and how
+        much, in ns. The call int32, a place in the report's strings; -1 where no call did."""
+        return self._calls_named.longest(*self._place(thread, start_ns, end_ns))
 
     def split(self, thread: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray) -> tuple[np.ndarray, ...]:
         """Of each interval on a thread: ns in profiler overhead, then in synchronising calls, then in other calls."""
         span = self._place(thread, start_ns, end_ns)
-        profiler = self._profiler.coverage.of(*span)
+        profiler = self._profiler.of(*span)
         sync, any_call = (whole.of(*span) - inside.of(*span) for whole, inside in (self._sync, self._any))
         return profiler, sync, any_call - sync
 
     def profiler_ns(self, thread: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
         """Of each interval: ns in profiler overhead."""
-        return self._profiler.coverage.of(*self._place(thread, start_ns, end_ns))
+        return self._profiler.of(*self._place(thread, start_ns, end_ns))
 
     def _place(self, thread: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray) -> Intervals:
         line = np.minimum(np.searchsorted(self.threads, thread), max(len(self.threads) - 1, 0))
@@ -97,29 +108,26 @@ class _NamedCalls:
         self._latest_ns = self._ends_ns if disjoint else np.maximum.accumulate(self._ends_ns)
 
     def longest(self, start_ns: np.ndarray, end_ns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The name of the call that overlaps each interval most, of equal ones the first, and the ns; -1 for none."""
+        """The name whose calls overlap each interval most, -1 for none, and the ns."""
         first = np.searchsorted(self._latest_ns, start_ns, side="right")
         count = np.maximum(np.searchsorted(self._starts_ns, end_ns, side="left") - first, 0)
         # Every interval beside every call that may overlap it.
         which = np.repeat(np.arange(len(count)), count)
         call = np.arange(len(which)) + np.repeat(first - (np.cumsum(count) - count), count)
         overlap_ns = np.minimum(self._ends_ns[call], end_ns[which]) - np.maximum(self._starts_ns[call], start_ns[which])
-        most_ns = np.zeros(len(count), dtype=np.int64)
-        np.maximum.at(most_ns, which, overlap_ns)
-        best = np.flatnonzero((overlap_ns > 0) & (overlap_ns == most_ns[which]))
-        found = np.full(len(count), -1, dtype=np.int32)
-        # Backwards, so that the first of equal ones is what stays.
-        found[which[best[::-1]]] = self._name[call[best[::-1]]]
+        found, most_ns = np.full(len(count), -1, dtype=np.int32), np.zeros(len(count), dtype=np.int64)
+        name = self._name[call]
+        order = np.lexsort((name, which))
+        which, name, overlap_ns = which[order], name[order], np.maximum(overlap_ns[order], 0)
+        begins = np.ones(len(which), dtype=bool)
+        begins[1:] = (which[1:] != which[:-1]) | (name[1:] != name[:-1])
+        place = np.flatnonzero(begins)
+        if len(place):
+            which, name, overlap_ns = which[place], name[place], np.add.reduceat(overlap_ns, place)
+            np.maximum.at(most_ns, which, overlap_ns)
+            best = np.flatnonzero((overlap_ns > 0) & (overlap_ns == most_ns[which]))
+            found[which[best]] = name[best]
         return found, most_ns
-
-
-class _Line:
-    """Intervals that hold for all threads, repeated on each thread's line."""
-
-    def __init__(self, merged: Intervals, lines: int, length: int) -> None:
-        offset = np.repeat(np.arange(lines), len(merged[0])) * length
-        self.intervals = tuple(np.tile(times, lines) + offset for times in merged)
-        self.coverage = intervals.Coverage(*self.intervals)
 
 
 def _touching(many: Intervals, few: Intervals) -> Intervals:
@@ -135,10 +143,11 @@ def _ordered(starts_ns: np.ndarray, ends_ns: np.ndarray) -> Intervals:
     return starts_ns[order], ends_ns[order]
 
 
-def _times(report: Report, table: schema.SourceTable) -> tuple[np.ndarray, np.ndarray]:
-    rows = report.read(table, ["start_ns", "end_ns"])
-    start_ns, end_ns = (numbers(rows[name], 0) for name in rows.column_names)
-    return start_ns, np.maximum(start_ns, end_ns)
+def _overhead(report: Report) -> tuple[Intervals, np.ndarray]:
+    """Profiler overhead: start and end, and the thread of each, 0 where the report does not tell."""
+    rows = report.read(schema.OVERHEAD, ["start_ns", "end_ns", "global_tid"])
+    start_ns, end_ns, thread = (numbers(rows[name], 0) for name in rows.column_names)
+    return (start_ns, np.maximum(start_ns, end_ns)), thread
 
 
 def _calls_on(

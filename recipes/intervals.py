@@ -102,6 +102,7 @@ class Coverage:
     """How much of any interval lies inside a union, given as `merge` or `added_ns` returns it."""
 
     def __init__(self, starts_ns: np.ndarray, ends_ns: np.ndarray) -> None:
+        self.merged = starts_ns, ends_ns
         self._starts_ns, self._ends_ns = starts_ns, ends_ns
         self._before_ns = np.zeros(len(starts_ns) + 1, dtype=np.int64)
         np.cumsum(ends_ns - starts_ns, out=self._before_ns[1:])

@@ -78,7 +78,7 @@ def duration_ns(text: str) -> float:
     """A time with its unit, in ns. ArgumentTypeError when it is none."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(ns|us|ms|s)", text.strip())
     if not match:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time; write 15.2ms or 800us")
+        raise argparse.ArgumentTypeError(f"{text!r} is no time with a unit; write 15.2ms or 800us")
     return float(match[1]) * _TIMES_NS[match[2]]
 
 

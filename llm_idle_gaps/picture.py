@@ -1,0 +1,149 @@
+"""What the findings are about: the steps of one phase and batch on one device, and the gaps in and around them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from recipes.capture import ALL
+from recipes.phases import DECODE_PHASES
+
+#: Above this share of operations in graphs they are on; a little always stays outside.
+GRAPHS_ON = 0.9
+#: Idle time below this share of the time looked at is not worth a finding.
+WORTH = 0.02
+# What a CUDA graph takes away: the host has nothing to issue between kernels.
+HOST_CAUSES = ("host", "launch", "api")
+#: So many launches a step, each made slower by tracing, overstate the idle time.
+_LAUNCH_HEAVY = 50
+#: Of so many of its operations the launch must be known, to say how a step was launched.
+_KNOWN = 0.5
+
+
+@dataclass(frozen=True)
+class Picture:
+    """The steps that count of one phase and batch on one device: decoding ones if there are any, else the most idle.
+
+    `mean` holds the mean step's columns of STEP_IDLE; without steps it is the whole window, and `steps` is 0.
+    `period_ns` is the median from start to start, None for fewer than two steps of a phase that makes up a whole
+    iteration. `after_ns` is the idle time from such a step to the next one that lies in no step. `gaps` are the rows of
+    GAPS in these steps, `between` those that `after_ns` counts. `elsewhere_ns` is the idle time in neither, by place,
+    `total_idle_ns` all of the window,
+    which lasts `window_ns`.
+    """
+
+    report: str
+    device: int
+    name: str
+    steps: int
+    mean: pd.Series
+    period_ns: float | None
+    after_ns: float
+    gaps: pd.DataFrame
+    between: pd.DataFrame
+    elsewhere_ns: dict[str, float]
+    total_idle_ns: float
+    window_ns: float
+
+    @property
+    def each(self) -> str:
+        return f"per {self.name}" if self.steps else "in all"
+
+    @property
+    def busy_ns(self) -> float:
+        return self.mean["duration_ns"] - self.mean["idle_ns"]
+
+    def idle_ns(self, *causes: str) -> float:
+        return sum(self.mean[f"{cause}_ns"] for cause in causes)
+
+    @property
+    def in_graphs(self) -> float:
+        """The share of operations, opaque graph executions left out, that a graph launch started."""
+        return self.mean["in_graphs"] / max(self.mean["launched"] - self.mean["opaque_graphs"], 1)
+
+    @property
+    def waits_inside(self) -> bool:
+        return self.mean["after_sync_ns"] > WORTH * self.mean["duration_ns"]
+
+    @property
+    def graph_state(self) -> str:
+        """Whether CUDA graphs are in use; empty where it is not known: traced as a whole, launches not recorded."""
+        mean, where = self.mean, f"in {self.name}s" if self.steps else "in the window"
+        if mean["opaque_graphs"] or mean["launched"] < _KNOWN * mean["operations"] or not mean["launches"]:
+            return ""
+        if self.in_graphs >= GRAPHS_ON:
+            return f"CUDA graphs are on {where}"
+        return f"CUDA graphs are {'partly on' if mean['graph_launches'] else 'off'} {where}"
+
+    @property
+    def launch_heavy(self) -> bool:
+        """Whether tracing itself, which makes each launch slower, is much of the idle time."""
+        return (
+            self.mean["launches"] > _LAUNCH_HEAVY
+            and self.in_graphs < GRAPHS_ON
+            and self.idle_ns(*HOST_CAUSES) > WORTH * self.mean["duration_ns"]
+        )
+
+
+def pictures(step_idle: pd.DataFrame, idle: pd.DataFrame, gaps: pd.DataFrame) -> list[Picture]:
+    """One for each device in the tables of a run."""
+    steps, rows = (dict(list(frame.groupby(["report", "device"], observed=True))) for frame in (step_idle, gaps))
+    return [
+        _picture(key, steps.get(key, step_idle.head(0)), whole, rows.get(key, gaps.head(0)))
+        for key, whole in idle.groupby(["report", "device"])
+    ]
+
+
+def _picture(key: tuple[str, int], step_idle: pd.DataFrame, idle: pd.DataFrame, gaps: pd.DataFrame) -> Picture:
+    by_phase = idle.set_index("phase")
+    total_ns, window_ns = by_phase.loc[ALL, "idle_ns"], by_phase.loc[ALL, "window_ns"]
+    counted = step_idle[~step_idle["edge"].astype(bool)]
+    if counted.empty:
+        mean = pd.concat([by_phase.loc[ALL], pd.Series({"duration_ns": window_ns})])
+        return Picture(*key, "the window", 0, mean, None, 0, gaps, gaps.head(0), {}, total_ns, window_ns)
+    decoding = counted[counted["phase"].isin(DECODE_PHASES)]
+    among = counted if decoding.empty else decoding
+    groups = among.groupby(["phase", "batch"], dropna=False)
+    phase, batch = groups["idle_ns"].sum().idxmax()
+    chosen = groups.get_group((phase, batch))
+    # Phases that take turns, as in training: what follows any of them belongs to the iteration.
+    around = chosen if len(decoding) else counted
+    after_ns = sum(some["idle_after_ns"].mean() * len(some) for _, some in around.groupby("phase")
+                   if some["idle_after_ns"].notna().any())  # fmt: skip
+    alone = len(decoding) > 0 or counted["phase"].nunique() == 1
+    what = phase if pd.isna(batch) else f"{phase} bs={batch:.0f}"
+    return Picture(
+        *key,
+        name=what if what.endswith("step") else f"{what} step",
+        steps=len(chosen),
+        mean=chosen.drop(columns=["report", "rank", "device", "step", "phase", "edge"]).mean(),
+        period_ns=chosen["period_ns"].median() if alone and chosen["period_ns"].notna().any() else None,
+        after_ns=after_ns / len(chosen),
+        gaps=gaps[gaps["step"].isin(chosen["step"])],
+        between=_following(gaps[gaps["step"].isna()], step_idle, around),
+        elsewhere_ns=_elsewhere(step_idle, chosen, around, total_ns),
+        total_idle_ns=total_ns,
+        window_ns=window_ns,
+    )
+
+
+def _following(outside: pd.DataFrame, steps: pd.DataFrame, around: pd.DataFrame) -> pd.DataFrame:
+    """Of the gaps in no step, those that follow one of some steps and come before another one."""
+    ordered = steps.sort_values("start_ns")
+    before = np.searchsorted(ordered["start_ns"].to_numpy(), outside["start_ns"].to_numpy()) - 1
+    last = len(ordered) - 1
+    follows = np.append(ordered["step"].isin(around["step"]).to_numpy(), False)
+    return outside[(before >= 0) & (before < last) & follows[before]]
+
+
+def _elsewhere(steps: pd.DataFrame, chosen: pd.DataFrame, around: pd.DataFrame, total_ns: float) -> dict[str, float]:
+    """Idle ns in other phases' steps, after them, and the rest: before the first and after the last step."""
+    others = steps[~steps["step"].isin(chosen["step"])]
+    places = {f"in {phase} steps": some["idle_ns"].sum() for phase, some in others.groupby("phase")}
+    places["after other steps"] = steps.loc[~steps["step"].isin(around["step"]), "idle_after_ns"].sum()
+    inside_ns = steps["idle_ns"].sum() + steps["idle_after_ns"].sum()
+    # Steps that overlap count idle time more than once.
+    places["before the first and after the last step"] = max(total_ns - inside_ns, 0)
+    return places
