@@ -111,23 +111,30 @@ class _NamedCalls:
         """The name whose calls overlap each interval most, -1 for none, and the ns."""
         first = np.searchsorted(self._latest_ns, start_ns, side="right")
         count = np.maximum(np.searchsorted(self._starts_ns, end_ns, side="left") - first, 0)
-        # Every interval beside every call that may overlap it.
-        which = np.repeat(np.arange(len(count)), count)
-        call = np.arange(len(which)) + np.repeat(first - (np.cumsum(count) - count), count)
-        overlap_ns = np.minimum(self._ends_ns[call], end_ns[which]) - np.maximum(self._starts_ns[call], start_ns[which])
         found, most_ns = np.full(len(count), -1, dtype=np.int32), np.zeros(len(count), dtype=np.int64)
-        name = self._name[call]
+        # Mostly it is one call, and there is nothing to add up.
+        alone = np.flatnonzero(count == 1)
+        call = first[alone]
+        most_ns[alone] = self._overlap_ns(call, start_ns[alone], end_ns[alone])
+        found[alone] = np.where(most_ns[alone] > 0, self._name[call], -1)
+        several = np.flatnonzero(count > 1)
+        count = count[several]
+        # Each of the other intervals beside every call that may overlap it.
+        which = np.repeat(several, count)
+        call = np.arange(len(which)) + np.repeat(first[several] - (np.cumsum(count) - count), count)
+        overlap_ns, name = self._overlap_ns(call, start_ns[which], end_ns[which]), self._name[call]
         order = np.lexsort((name, which))
-        which, name, overlap_ns = which[order], name[order], np.maximum(overlap_ns[order], 0)
-        begins = np.ones(len(which), dtype=bool)
-        begins[1:] = (which[1:] != which[:-1]) | (name[1:] != name[:-1])
-        place = np.flatnonzero(begins)
-        if len(place):
-            which, name, overlap_ns = which[place], name[place], np.add.reduceat(overlap_ns, place)
+        which, name, overlap_ns = which[order], name[order], overlap_ns[order]
+        begins = np.flatnonzero((np.diff(which, prepend=-1) != 0) | (np.diff(name, prepend=-1) != 0))
+        if len(begins):
+            which, name, overlap_ns = which[begins], name[begins], np.add.reduceat(overlap_ns, begins)
             np.maximum.at(most_ns, which, overlap_ns)
             best = np.flatnonzero((overlap_ns > 0) & (overlap_ns == most_ns[which]))
             found[which[best]] = name[best]
         return found, most_ns
+
+    def _overlap_ns(self, call: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
+        return np.maximum(np.minimum(self._ends_ns[call], end_ns) - np.maximum(self._starts_ns[call], start_ns), 0)
 
 
 def _touching(many: Intervals, few: Intervals) -> Intervals:
