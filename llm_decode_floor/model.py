@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from llm_decode_floor.architectures import FAMILIES, Experts, Family
-from llm_decode_floor.config import Fields, find_config, language_model
+from llm_decode_floor.config import Fields, language_model
 from llm_decode_floor.layer_kinds import LINEAR, attention_kinds, moe_layers
 from llm_decode_floor.quantization import PLAIN, Quantization, dtype_bytes, quantized_layers, read_quantization
 from recipes.errors import PackError
+from recipes.model_config import find_config
 
 MOST_LAYERS = 10_000
 BIASES = ("qkv", "out", "mlp", "head")

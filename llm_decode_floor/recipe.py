@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 
 from llm_decode_floor.analysis import Settings, analyse
-from llm_decode_floor.config import preset_names
 from llm_decode_floor.floor import ATTAINABLE
 from llm_decode_floor.floors import FloorSettings, check_settings
 from llm_decode_floor.model import Model, load_model, opaque_model
@@ -17,12 +16,15 @@ from llm_decode_floor.tables import TABLES
 from recipes import families
 from recipes.capture import LAUNCHES, LAYERS
 from recipes.errors import PackError
+from recipes.model_config import preset_names
 from recipes.options import Add, step_time
+from recipes.tables import Table
 
-__all__ = ["NAME", "NEEDS", "TABLES", "add_options", "analyse", "notebook_tables", "settings", "summarise"]
+__all__ = ["COMBINED", "NAME", "NEEDS", "TABLES", "add_options", "analyse", "notebook_tables", "settings", "summarise"]
 
 NAME = "llm_decode_floor"
 NEEDS = frozenset({LAUNCHES, LAYERS})
+COMBINED: tuple[Table, ...] = ()
 _SIZES = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 # Parameters are counted in billions: 8B, and 8G too.
 _COUNTS = {**_SIZES, "b": 1e9}

@@ -13,6 +13,7 @@ from recipes.idle import Gaps
 from recipes.launches import NONE
 from recipes.report import schema
 from recipes.report.report import Report, numbers
+from recipes.tables import coded
 from recipes.timeline import Lookup
 
 _TID_MASK = 0xFFFFFF
@@ -79,13 +80,6 @@ class Evidence:
             "sync_call": coded(self._call_of_string[waiting], self._calls),
             "nvtx": coded(nvtx, self._ranges),
         }
-
-
-def coded(code: np.ndarray, texts: pa.Array) -> pa.DictionaryArray:
-    """Texts by their number; a negative one is null."""
-    missing = code < 0
-    indices = pa.array(np.where(missing, 0, code).astype(np.int32), mask=missing if missing.any() else None)
-    return pa.DictionaryArray.from_arrays(indices, texts)
 
 
 def call_names(report: Report) -> tuple[np.ndarray, pa.Array]:

@@ -9,11 +9,13 @@ from llm_idle_gaps.summary import notebook_tables, summarise
 from llm_idle_gaps.tables import TABLES
 from recipes.capture import LAUNCHES, RANGES
 from recipes.options import Add, duration_ns, step_time
+from recipes.tables import Table
 
-__all__ = ["NAME", "NEEDS", "TABLES", "add_options", "analyse", "notebook_tables", "settings", "summarise"]
+__all__ = ["COMBINED", "NAME", "NEEDS", "TABLES", "add_options", "analyse", "notebook_tables", "settings", "summarise"]
 
 NAME = "llm_idle_gaps"
 NEEDS = frozenset({LAUNCHES, RANGES})
+COMBINED: tuple[Table, ...] = ()
 
 
 def add_options(add: Add) -> None:

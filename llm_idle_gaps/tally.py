@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from llm_idle_gaps.evidence import Evidence, coded
+from llm_idle_gaps.evidence import Evidence
 from llm_idle_gaps.windows import Windows
 from recipes.idle import CAUSES, Gaps, sum_inside
 from recipes.projection import Projection
+from recipes.tables import coded
 
 #: Edges of the histogram in ns: three bins a decade from 100 ns to 10 s. Before and behind them lies a bin each.
 EDGES_NS = np.round(10 ** (2 + np.arange(25) / 3)).astype(np.int64)

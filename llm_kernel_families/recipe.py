@@ -9,10 +9,12 @@ from llm_kernel_families.analysis import NAME, TABLES, Settings, analyse
 from llm_kernel_families.summary import notebook_tables, summarise
 from recipes.families import check_rules
 from recipes.options import Add
+from recipes.tables import Table
 
-__all__ = ["NAME", "NEEDS", "TABLES", "add_options", "analyse", "notebook_tables", "settings", "summarise"]
+__all__ = ["COMBINED", "NAME", "NEEDS", "TABLES", "add_options", "analyse", "notebook_tables", "settings", "summarise"]
 
 NEEDS: frozenset[str] = frozenset()
+COMBINED: tuple[Table, ...] = ()
 
 
 def add_options(add: Add) -> None:

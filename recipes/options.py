@@ -50,6 +50,14 @@ def add_common_options(add: Add) -> None:
         help="Rules of your own for which NVTX ranges are steps, tried before the pack's:\n"
         "lines of pattern and phase, separated by a tab",
     )
+    add(
+        "--rank-map",
+        type=_rank_map,
+        default={},
+        metavar="NAME=RANK,...",
+        help="The rank of each report, by its file name without suffix: run_a=0,run_b=1.\n"
+        "Else it is read from the environment in the report, the file name, or the name of a thread",
+    )
     add("--strict", action="store_true", help="Fail when any input cannot be used, not only when none can")
 
 
@@ -74,12 +82,27 @@ def _time_filter(text: str) -> Span:
     return span
 
 
+def _rank_map(text: str) -> dict[str, int]:
+    pairs = [part.rpartition("=") for part in text.split(",")]
+    if not all(name and rank.isascii() and rank.isdigit() and len(rank) < 10 for name, _, rank in pairs):
+        raise argparse.ArgumentTypeError(f"{text!r} is no map of ranks; write report_a=0,report_b=1")
+    return {name: int(rank) for name, _, rank in pairs}
+
+
 def duration_ns(text: str) -> float:
     """A time with its unit, in ns. ArgumentTypeError when it is none."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(ns|us|ms|s)", text.strip())
     if not match:
         raise argparse.ArgumentTypeError(f"{text!r} is no time with a unit; write 15.2ms or 800us")
     return float(match[1]) * _TIMES_NS[match[2]]
+
+
+def byte_size(text: str) -> int:
+    """A whole number of bytes, with a binary suffix if it has one: 131072, 128K, 4M."""
+    match = re.fullmatch(r"(\d{1,15})([KMG]?)i?B?", text.strip())
+    if not match or not int(match[1]):
+        raise argparse.ArgumentTypeError(f"{text!r} is no size; write 131072 or 128K")
+    return int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[match[2]]
 
 
 def step_time(text: str) -> float:

@@ -42,6 +42,44 @@ class Ranges:
         return len(self.start_ns)
 
 
+@dataclass(frozen=True)
+class Payloads:
+    """Push and pop ranges of one library, in order of start, with what it put on them.
+
+    start_ns, end_ns, global_tid int64; name int32, an index into `names`; payload int32, an index into `payloads` (JSON
+    texts), -1 for none.
+    """
+
+    start_ns: np.ndarray
+    end_ns: np.ndarray
+    global_tid: np.ndarray
+    name: np.ndarray
+    payload: np.ndarray
+    names: list[str]
+    payloads: list[str]
+
+
+def read_payloads(report: Report, prefix: str) -> Payloads:
+    """The closed ranges whose text begins with a prefix, whatever their domain."""
+    events = report.read(schema.NVTX, ["start_ns", "end_ns", "event_type", "global_tid", "text", "payload"])
+    text = events["text"].combine_chunks()
+    chosen = pc.starts_with(text.dictionary, prefix).fill_null(False).to_numpy(zero_copy_only=False)
+    code = text.indices.fill_null(-1).to_numpy()
+    kind, start_ns, end_ns = (numbers(events[name], -1) for name in ("event_type", "start_ns", "end_ns"))
+    rows = np.flatnonzero(np.append(chosen, False)[code] & np.isin(kind, _PUSH_POP) & (end_ns >= start_ns))
+    rows = rows[np.argsort(start_ns[rows], kind="stable")]
+    payload = events["payload"].combine_chunks()
+    return Payloads(
+        start_ns=start_ns[rows],
+        end_ns=end_ns[rows],
+        global_tid=numbers(events["global_tid"], 0)[rows],
+        name=code[rows],
+        payload=payload.indices.fill_null(-1).to_numpy()[rows],
+        names=text.dictionary.to_pylist(),
+        payloads=payload.dictionary.to_pylist(),
+    )
+
+
 def read_ranges(report: Report, last_ns: int) -> Ranges:
     """The ranges of a report; `last_ns` is where ranges end that were never closed."""
     columns = ["start_ns", "end_ns", "event_type", "domain_id", "global_tid", "text"]

@@ -11,7 +11,7 @@ import importlib
 import json
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -53,6 +53,12 @@ class Recipe(Protocol):
     def analyse(self, capture: Capture, settings: Any) -> tuple[dict[str, pa.Table], list[str]]:
         """The recipe's tables for one report, without the columns report and rank, and what limits them in words."""
 
+    #: Tables made of those of all reports together, if there are any; and the function that makes them.
+    COMBINED: tuple[Table, ...]
+
+    def combine(self, tables: dict[str, pa.Table], files: pa.Table, settings: Any) -> dict[str, pa.Table]:
+        """The tables of COMBINED. PackError when the reports do not go together."""
+
     def summarise(self, tables: dict[str, pa.Table], settings: Any) -> str:
         """The verdict line and the small table that are printed; {quality} stands for the quality line."""
 
@@ -82,6 +88,8 @@ class Task:
     span: Span
     phases: Path | None
     exporter: Exporter | None
+    #: The rank that the user gives this report.
+    rank: int | None = None
 
 
 #: Applies a function to each task, in any processes, and returns the results in order.
@@ -134,6 +142,10 @@ def run(
         tables = {table: table.sorted(_joined(table, outcomes)) for table in recipe.TABLES}
         tables[FILES] = FILES.sorted(FILES.build({name: [o.file[name] for o in outcomes] for name in FILES.names}))
         by_name = {table.name: rows for table, rows in tables.items()}
+        if recipe.COMBINED:
+            combined = recipe.combine(by_name, tables[FILES], settings)
+            tables |= {table: table.sorted(combined[table.name]) for table in recipe.COMBINED}
+            by_name = {table.name: rows for table, rows in tables.items()}
         # Only the first such line is the place of the quality line: names may hold anything.
         before, _, after = recipe.summarise(by_name, settings).partition("\n{quality}")
         summary = plain(f"{before}\n{_quality_line(outcomes)}{after}", keep_lines=True)
@@ -163,7 +175,17 @@ def _tasks(
     reports = any(item.path.name.endswith(REPORT_SUFFIXES) and not item.problem for item in inputs)
     exporter = find_exporter() if reports else None
     return [
-        Task(item, number, len(inputs), recipe.NAME, settings, span_of(args), args.phases, exporter)
+        Task(
+            item,
+            number,
+            len(inputs),
+            recipe.NAME,
+            settings,
+            span_of(args),
+            args.phases,
+            exporter,
+            args.rank_map.get(item.label),
+        )
         for number, item in enumerate(inputs, 1)
     ]
 
@@ -197,6 +219,8 @@ def _analyse(task: Task, announce: Callable[[str], None]) -> Outcome:
     report, remark = open_input(task.item, task.exporter, announce)
     announce(f"analysing {task.item.label}")
     facts = read_facts(report, task.item.label)
+    if task.rank is not None:
+        facts = replace(facts, rank=task.rank, rank_source="--rank-map")
     recipe = load_recipe(task.recipe)
     capture = read_capture(report, task.span, load_phase_rules(task.phases), recipe.NEEDS)
     return_freed()

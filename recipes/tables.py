@@ -93,6 +93,13 @@ def _cast(values: Any, kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
     return array.cast(kind)
 
 
+def coded(code: np.ndarray, texts: pa.Array) -> pa.DictionaryArray:
+    """Texts by their number; a negative one is null."""
+    missing = code < 0
+    indices = pa.array(np.where(missing, 0, code).astype(np.int32), mask=missing if missing.any() else None)
+    return pa.DictionaryArray.from_arrays(indices, texts)
+
+
 def _sort_key(column: pa.ChunkedArray, direction: str) -> np.ndarray:
     """Whole numbers that sort as the column (text or whole numbers) does; nulls last either way."""
     if not pa.types.is_integer(column.type):
@@ -132,7 +139,11 @@ FILES = Table(
         Column("path", "string", "the input as found"),
         Column("host", "string", "host the report was captured on; null if unknown"),
         REPORT_KEYS[1],
-        Column("rank_source", "string", "where the rank was read: environment, file name; null if unknown"),
+        Column(
+            "rank_source",
+            "string",
+            "where the rank was read: --rank-map, environment, file or thread name",
+        ),
         Column("pids", "string", "processes with GPU work, comma-separated"),
         Column("gpu_name", "string", "GPUs that did work, comma-separated"),
         Column("nsys_version", "string", "Nsight Systems that exported the report"),

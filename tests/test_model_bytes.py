@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from llm_decode_floor.architectures import FAMILIES
-from llm_decode_floor.config import preset_names
 from llm_decode_floor.layer_kinds import SLIDING
 from llm_decode_floor.model import load_model, parse_model
 from llm_decode_floor.model_bytes import (
@@ -25,6 +24,7 @@ from llm_decode_floor.model_bytes import (
 )
 from llm_decode_floor.quantization import fp8_block
 from recipes.errors import PackError
+from recipes.model_config import preset_names
 
 DATA = Path(__file__).parent / "data"
 

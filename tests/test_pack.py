@@ -20,7 +20,7 @@ SOURCES = sorted([*ROOT.glob("recipes/**/*.py"), *ROOT.glob("llm_*/*.py")])
 # From the bottom up; a module imports from its own layer or those above it in this list.
 LAYERS = (
     ("errors", "__init__", "units", "text_table", "terminal", "intervals", "cache_folder", "pack", "memory"),
-    ("tables", "hardware", "rule_index", "rule_file", "families", "notebook"),
+    ("tables", "hardware", "rule_index", "rule_file", "families", "notebook", "model_config"),
     ("report", "nsight"),
     ("devices", "phases", "timeline"),
     ("gpu_work", "ranges"),

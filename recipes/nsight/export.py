@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pyarrow as pa
@@ -66,7 +67,7 @@ def export(report: Path, exporter: Exporter, announce: Callable[[str], None] = l
 
 
 def _key(report: Path, exporter: Exporter) -> str:
-    made_of = f"{content_digest(report)} {exporter.version} {' '.join(_TABLES)}"
+    made_of = f"{content_digest(report)} {exporter.version} {' '.join((*_TABLES, *_extra(exporter.nsys)))}"
     return hashlib.blake2b(made_of.encode(), digest_size=16).hexdigest()
 
 
@@ -120,10 +121,22 @@ def _make(report: Path, exporter: Exporter, final: Path) -> None:
         shutil.rmtree(part, ignore_errors=True)
 
 
+@cache
+def _extra(nsys: Path) -> tuple[str, ...]:
+    """Options that only some versions know: payloads of NVTX ranges as text, where message sizes are."""
+    command = [str(nsys), "export", "--help"]
+    try:
+        told = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, check=False).stdout
+    except OSError:
+        return ()
+    return ("--include-json", "true") if b"--include-json" in told else ()
+
+
 def _run_export(report: Path, exporter: Exporter, folder: Path) -> None:
     command = [
         str(exporter.nsys), "export", "--type", "parquetdir", "--lazy", "false", "--force-overwrite", "true",
-        "--quiet", "true", "--tables", ",".join(_TABLES), "--output", str(folder), str(report.absolute()),
+        "--quiet", "true", *_extra(exporter.nsys), "--tables", ",".join(_TABLES), "--output", str(folder),
+        str(report.absolute()),
     ]  # fmt: skip
     try:
         done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, check=False)

@@ -51,4 +51,9 @@ def _rank(report: Report, system: dict[str, str], label: str) -> tuple[int | Non
         if value.isascii() and value.isdigit() and len(value) < 10:
             return int(value), f"environment {variable}"
     named = _RANK_IN_NAME.findall(label)
-    return (int(named[-1]), "file name") if named else (None, "")
+    if named:
+        return int(named[-1]), "file name"
+    threads = report.read(schema.THREADS, ["name"])["name"].combine_chunks().dictionary.to_pylist()
+    told = {rank for name in threads for rank in _RANK_IN_NAME.findall(name or "")}
+    # Threads of several ranks, as in a report of a whole job, tell of none.
+    return (int(told.pop()), "thread name") if len(told) == 1 else (None, "")

@@ -107,6 +107,7 @@ NVTX = SourceTable(
         "global_tid": _int("globalTid"),
         "end_global_tid": _int("endGlobalTid"),
         "text": _text("text", ids=("textId",)),
+        "payload": _text("jsonText", ids=("jsonTextId",)),
     },
     (("NVTX_EVENTS", ()),),
 )

@@ -1,0 +1,150 @@
+"""What communication one report holds: kernels, their exposed time, and what their names and NCCL's ranges say.
+
+All functions are pure: a capture in, tables out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from llm_nccl_sum.kernel_names import kind_of
+from llm_nccl_sum.payloads import read_messages
+from llm_nccl_sum.tables import COMMUNICATION, OUTSIDE, STEP_COMMUNICATION
+from recipes import families, intervals
+from recipes.capture import Capture
+from recipes.edges import edge_steps
+from recipes.gpu_work import GpuWork
+from recipes.launches import NONE
+from recipes.projection import Projection, project
+from recipes.report import schema
+from recipes.tables import coded
+from recipes.work_families import name_families
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the user can choose: rules for families; message size where NCCL does not tell; number of ranks; layers of
+    the model."""
+
+    families: Path | None = None
+    bytes: int | None = None
+    ranks: int | None = None
+    layers: int | None = None
+
+
+def analyse(capture: Capture, settings: Settings) -> tuple[dict[str, pa.Table], list[str]]:
+    """The tables of one report, without the columns report and rank; there is nothing to remark."""
+    work, steps = capture.work, capture.steps
+    names = name_families(work, families.load_rules(settings.families))
+    communicates = names.communicating(work.name)
+    projection = project(work, capture.attribution.step, steps)
+    rows = np.flatnonzero(communicates)
+    exposed_ns = _exposed(work, communicates)[rows]
+    tables = {
+        COMMUNICATION.name: COMMUNICATION.of_report(_communication(capture, projection, rows, exposed_ns, settings)),
+        STEP_COMMUNICATION.name: STEP_COMMUNICATION.of_report(_by_step(capture, projection, rows, exposed_ns)),
+    }
+    return tables, []
+
+
+def _exposed(work: GpuWork, communicates: np.ndarray) -> np.ndarray:
+    """The ns of each communication kernel in which nothing else ran on its device; of two at once, the first's."""
+    exposed_ns = np.zeros(len(work), dtype=np.int64)
+    for device in range(len(work.devices.numbers)):
+        here = work.device == device
+        taken = (
+            rows for rows in (np.flatnonzero(here & ~communicates), np.flatnonzero(here & communicates)) if len(rows)
+        )
+        for rows, order, added_ns in intervals.exclusive(taken, lambda rows: (work.start_ns[rows], work.end_ns[rows])):
+            exposed_ns[rows[order]] = added_ns
+    return exposed_ns
+
+
+def _communication(
+    capture: Capture, projection: Projection, rows: np.ndarray, exposed_ns: np.ndarray, settings: Settings
+) -> dict:
+    work, steps, launches = capture.work, capture.steps, capture.launches
+    order = np.lexsort((work.start_ns[rows], work.device[rows]))
+    rows, exposed_ns = rows[order], exposed_ns[order]
+    entry = projection.of_operation[rows]
+    step = np.append(projection.step, NONE)[entry]
+    messages = read_messages(capture.report, launches)
+    launch = np.append(launches.of_operation, NONE)[rows]
+    sizes = np.append(messages.bytes, NONE)[launch]
+    if settings.bytes is not None:
+        sizes = np.where(sizes == NONE, settings.bytes, sizes)
+    kinds = [kind_of(name) for name in work.names]
+    name = work.name[rows]
+    clocks = [clock for clock in capture.report.read(schema.SESSION)["utc_epoch_ns"].to_pylist() if clock is not None]
+    return {
+        "device": np.array(work.devices.numbers, dtype=np.int64)[work.device[rows]],
+        "phase": coded(np.append(steps.phase, len(steps.phases))[step], pa.array([*steps.phases, OUTSIDE])),
+        "step": pa.array(step.astype(np.int64), mask=step < 0),
+        "nth_step": pa.array(np.append(_nth_step(projection, steps.phase), 0)[entry], mask=entry < 0),
+        "name": coded(name, pa.array(work.names, pa.string())),
+        **{
+            field: _texts(name, [getattr(kind, field) for kind in kinds])
+            for field in ("operation", "dtype", "algorithm", "protocol")
+        },
+        "communicator": coded(
+            np.append(messages.communicator, NONE)[launch], pa.array(messages.communicators, pa.string())
+        ),
+        "start_ns": work.start_ns[rows],
+        "duration_ns": work.end_ns[rows] - work.start_ns[rows],
+        "exposed_ns": exposed_ns,
+        "bytes": pa.array(sizes, mask=sizes == NONE),
+        "clock_ns": pa.array([clocks[0] if clocks else None] * len(rows), pa.int64()),
+    }
+
+
+def _texts(name: np.ndarray, of_name: list[str | None]) -> pa.DictionaryArray:
+    """The text of each operation by its name."""
+    encoded = pa.array(of_name, pa.string()).dictionary_encode()
+    return coded(encoded.indices.fill_null(NONE).to_numpy()[name], encoded.dictionary)
+
+
+def _nth_step(projection: Projection, phase_of_step: np.ndarray) -> np.ndarray:
+    """For each entry its place among the entries of its phase on its device, in order of start."""
+    # Entries are in order of device, then of start.
+    group = (
+        projection.device.astype(np.int64) * (int(phase_of_step.max(initial=0)) + 1) + phase_of_step[projection.step]
+    )
+    order = np.argsort(group, kind="stable")
+    first = np.flatnonzero(np.diff(group[order], prepend=-1))
+    begins = np.repeat(first, np.diff(np.append(first, len(order))))
+    nth = np.empty(len(order), dtype=np.int64)
+    nth[order] = np.arange(len(order)) - begins
+    return nth
+
+
+def _by_step(capture: Capture, projection: Projection, rows: np.ndarray, exposed_ns: np.ndarray) -> dict:
+    """A row for each entry of the projection, and for each device what is in no step, if there is any."""
+    work, steps, entries = capture.work, capture.steps, len(projection)
+    group = np.where(projection.of_operation[rows] >= 0, projection.of_operation[rows], entries + work.device[rows])
+    count = entries + len(work.devices.numbers)
+    durations_ns = work.end_ns[rows] - work.start_ns[rows]
+    calls, (time_ns, exposed) = (
+        np.bincount(group, minlength=count),
+        (np.bincount(group, weights=values, minlength=count).astype(np.int64) for values in (durations_ns, exposed_ns)),
+    )
+    outside = np.flatnonzero(calls[entries:])
+    shown = np.concatenate([np.arange(entries), entries + outside])
+    edge = edge_steps(capture) if len(steps) else np.zeros(0, dtype=bool)
+    none = [None] * len(outside)
+    durations = projection.duration_ns
+    return {
+        "device": [*(work.devices.numbers[device] for device in projection.device.tolist()),
+                   *(work.devices.numbers[device] for device in outside.tolist())],
+        "step": [*projection.step.tolist(), *none],
+        "phase": [*(steps.phases[code] for code in steps.phase[projection.step].tolist()), *([OUTSIDE] * len(outside))],
+        "edge": [*edge[projection.step].tolist(), *([False] * len(outside))],
+        "duration_ns": [*durations.tolist(), *none],
+        "calls": calls[shown],
+        "time_ns": time_ns[shown],
+        "exposed_ns": exposed[shown],
+        "share": [*(exposed[:entries] / np.maximum(durations, 1)).tolist(), *none],
+    }  # fmt: skip

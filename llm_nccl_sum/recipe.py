@@ -1,0 +1,59 @@
+"""What the runner needs of this recipe: its options, its numbers, its words."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from llm_nccl_sum.analysis import Settings, analyse
+from llm_nccl_sum.combined import combine
+from llm_nccl_sum.summary import notebook_tables, summarise
+from llm_nccl_sum.tables import COMBINED, TABLES
+from recipes.capture import LAUNCHES
+from recipes.families import check_rules
+from recipes.model_config import layer_count, preset_names
+from recipes.options import Add, byte_size
+
+__all__ = [
+    "COMBINED", "NAME", "NEEDS", "TABLES", "add_options", "analyse", "combine", "notebook_tables", "settings",
+    "summarise",
+]  # fmt: skip
+
+NAME = "llm_nccl_sum"
+NEEDS = frozenset({LAUNCHES})
+
+
+def add_options(add: Add) -> None:
+    """Adds this recipe's own options."""
+    add(
+        "--bytes",
+        type=byte_size,
+        metavar="BYTES",
+        help="Message size of every collective that NCCL's ranges do not tell, such as 131072 or 128K",
+    )
+    add("--ranks", type=_ranks, metavar="N", help="Ranks in a collective; the number of devices given by default")
+    add(
+        "--model",
+        metavar="MODEL",
+        help="The model, to say how many all-reduces a step should have under tensor parallelism: a Hugging Face\n"
+        "config.json, its folder, or one of " + ", ".join(preset_names()),
+    )
+    add(
+        "--families",
+        type=Path,
+        metavar="FILE",
+        help="Rules of your own for kernel families, as in llm_kernel_families",
+    )
+
+
+def settings(args: argparse.Namespace) -> Settings:
+    """The options as one value. PackError when the model or the rule file is bad."""
+    check_rules(args.families)
+    layers = layer_count(args.model) if args.model else None
+    return Settings(args.families, args.bytes, args.ranks, layers)
+
+
+def _ranks(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 2 <= int(text) < 10**7):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of ranks; write 2 or more")
+    return int(text)

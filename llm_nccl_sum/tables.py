@@ -1,0 +1,111 @@
+"""The tables that this recipe writes."""
+
+from __future__ import annotations
+
+from recipes.tables import REPORT_KEYS, Column, Table
+
+OUTSIDE = "outside"
+_PHASE = Column("phase", "string", f"phase of the step; `{OUTSIDE}` for work in no step")
+_KIND = (
+    Column("operation", "string", "all_reduce, all_gather, send_recv, dispatch ...; all_reduce_fused with a norm"),
+    Column("dtype", "string", "type of the elements, as the kernel's name says; null if it does not"),
+    Column("algorithm", "string", "RING, TREE, NVLS, one_shot ...; null if the name does not say"),
+    Column("protocol", "string", "LL, LL128, SIMPLE; null if the name does not say"),
+)
+
+#: One communication kernel each; what the tables over all ranks are made of.
+COMMUNICATION = Table(
+    "communication",
+    "one communication kernel",
+    (
+        Column("report", "string", REPORT_KEYS[0].meaning, coded=True),
+        *REPORT_KEYS[1:],
+        Column("phase", "string", f"phase of its step; `{OUTSIDE}` for none", coded=True),
+        Column("step", "int64", "number of its step in the report; null for none"),
+        Column("nth_step", "int64", "place of this step among those of its phase on the device; null for none"),
+        Column("name", "string", "demangled name", coded=True),
+        *(Column(column.name, column.type, column.meaning, coded=True) for column in _KIND),
+        Column("communicator", "string", "NCCL's id of the communicator; null if not known", coded=True),
+        Column("start_ns", "int64", "its start"),
+        Column("duration_ns", "int64", "its length, waiting for other ranks included"),
+        Column("exposed_ns", "int64", "the part of it in which no other kind of operation ran"),
+        Column("bytes", "int64", "message size, as NCCL counts it; null if not known"),
+        Column("clock_ns", "int64", "start of the report's clock, in ns since 1970; null if not known"),
+    ),
+    sort=(("report", "ascending"), ("device", "ascending"), ("start_ns", "ascending")),
+)
+STEP_COMMUNICATION = Table(
+    "step_communication",
+    "one step on one device; the work in no step as a row without step",
+    (
+        *REPORT_KEYS,
+        Column("step", "int64", "number of the step in the report; null for what is in no step"),
+        _PHASE,
+        Column("edge", "bool", "may be incomplete, so it counts in no mean"),
+        Column("duration_ns", "int64", "first start to last end of its operations; null for no step"),
+        Column("calls", "int64", "communication kernels"),
+        Column("time_ns", "int64", "their summed durations"),
+        Column("exposed_ns", "int64", "time in which only communication ran"),
+        Column("share", "double", "exposed_ns over duration_ns, 0 to 1; null for no step"),
+    ),
+    sort=(("report", "ascending"), ("device", "ascending"), ("step", "ascending")),
+)
+COLLECTIVES = Table(
+    "collectives",
+    "one kind of communication in one phase on one device",
+    (
+        *REPORT_KEYS,
+        _PHASE,
+        *_KIND,
+        Column("calls", "int64", "kernels"),
+        Column("time_ns", "int64", "summed durations, waiting included"),
+        Column("exposed_ns", "int64", "what of it no other work overlaps"),
+        Column("bytes", "int64", "summed message sizes; null when one is not known"),
+        Column("algbw_bytes_per_s", "double", "bytes over time"),
+        Column("busbw_bytes_per_s", "double", "algbw times the factor of the operation and the number of ranks"),
+    ),
+    sort=(
+        ("report", "ascending"), ("device", "ascending"), ("phase", "ascending"), ("time_ns", "descending"),
+        ("operation", "ascending"), ("dtype", "ascending"), ("algorithm", "ascending"), ("protocol", "ascending"),
+    ),
+)  # fmt: skip
+MATCHED = Table(
+    "matched",
+    "one rank's part in one matched collective",
+    (
+        Column("collective", "int64", "number of the collective, in order of time"),
+        Column("rank", "int64", "rank, or the place of the device among all where ranks are not known"),
+        Column("phase", "string", "phase of its step", coded=True),
+        Column("nth_step", "int64", "place of the step among those of its phase; null for none"),
+        Column("operation", "string", "kind of communication", coded=True),
+        Column("bytes", "int64", "message size; null if not known"),
+        Column("duration_ns", "int64", "length of this rank's kernel"),
+        Column("transfer_ns", "int64", "length of the shortest one, which waited for nobody"),
+        Column("wait_ns", "int64", "duration less transfer"),
+        Column("last", "bool", "this rank's kernel is the shortest: it came last"),
+        Column("arrival_ns", "int64", "its start after the first one's, clocks aligned; null when they cannot be"),
+    ),
+    sort=(("collective", "ascending"), ("rank", "ascending")),
+)
+RANKS = Table(
+    "ranks",
+    "one rank",
+    (
+        Column("rank", "int64", "rank, or the place of the device among all where ranks are not known"),
+        Column("report", "string", "its report"),
+        Column("device", "int64", "its device"),
+        Column("calls", "int64", "communication kernels"),
+        Column("time_ns", "int64", "their summed durations"),
+        Column("matched", "int64", "those matched across ranks, the first one of the window left out"),
+        Column("wait_ns", "int64", "waiting for others in these"),
+        Column("transfer_ns", "int64", "the rest of their time"),
+        Column("times_last", "int64", "how often it came last"),
+        Column("straggler_score", "double", "share of all waiting that it caused, 0 to 1; null when that is not known"),
+        Column("clock_offset_ns", "int64", "what its clock is ahead of the first rank's, by the ends of collectives"),
+        Column("clock_residual_ns", "int64", "how far these ends lie apart still: their 95th percentile"),
+    ),
+    sort=(("rank", "ascending"),),
+)
+TABLES = (COMMUNICATION, STEP_COMMUNICATION)
+#: Made of those of all reports together.
+COMBINED = (COLLECTIVES, MATCHED, RANKS)
