@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from llm_idle_gaps.evidence import Evidence
-from llm_idle_gaps.launch_statistics import launch_statistics
-from llm_idle_gaps.tables import BETWEEN_STEPS, GAPS, HISTOGRAM, IDLE, STEP_IDLE, TIMELINE
-from llm_idle_gaps.tally import EDGES_NS, Tally
+from llm_idle_gaps.launch_statistics import launch_statistics, lost_graph_launches
+from llm_idle_gaps.tables import BETWEEN_STEPS, GAPS, HISTOGRAM, IDLE, LARGEST_GAPS, STEP_IDLE, TIMELINE
+from llm_idle_gaps.tally import EDGES_NS, LARGEST, Tally
 from llm_idle_gaps.timeline import median_step
 from llm_idle_gaps.windows import Windows, device_windows
 from recipes import intervals
@@ -62,6 +62,7 @@ def analyse(capture: Capture, settings: Settings) -> tuple[dict[str, pa.Table], 
     devices = {number: device for number, device in every if device is not None}
     host = HostActivity(capture.report, launches.thread, named=True)
     evidence = Evidence(capture, host)
+    lost = lost_graph_launches(capture.report, launches)
     found: dict[Table, list[dict]] = {table: [] for table in (GAPS, HISTOGRAM, IDLE, STEP_IDLE, TIMELINE)}
     for number, (rows, windows, computing_ns) in devices.items():
         tally = Tally(steps.projection, number, windows, steps.phase_of_entry, steps.phases)
@@ -70,13 +71,32 @@ def analyse(capture: Capture, settings: Settings) -> tuple[dict[str, pa.Table], 
         for table, columns in (
             *((GAPS, some) for some in tally.rows),
             (HISTOGRAM, _histogram_columns(tally, steps)),
-            (IDLE, _idle_columns(steps, tally, windows, computing_ns, launched[number])),
+            (
+                IDLE,
+                {**_idle_columns(steps, tally, windows, computing_ns, launched[number]), "lost_graph_launches": lost},
+            ),
             (STEP_IDLE, _step_columns(steps, tally, launched[number])),
             (TIMELINE, median_step(capture, steps.projection, tally.entries, steps.edge, host)),
         ):
-            device = np.full(len(next(iter(columns.values()))), work.devices.numbers[number], dtype=np.int64)
-            found[table].append({"device": device, **columns})
-    return {table.name: _joined(table, columns) for table, columns in found.items()}, []
+            count = len(next(iter(columns.values())))
+            device = np.full(count, work.devices.numbers[number], dtype=np.int64)
+            found[table].append({"device": device, **columns, "lost_graph_launches": np.full(count, lost)})
+    tables = {table.name: _joined(table, columns) for table, columns in found.items()}
+    return {**tables, **_gap_tables(tables[GAPS.name], settings.min_gap_ns)}, []
+
+
+def _gap_tables(rows: pa.Table, min_gap_ns: float) -> dict[str, pa.Table]:
+    """The gaps that are long enough, and the longest of each device, both in order of device and time."""
+    duration_ns, device = rows["duration_ns"].to_numpy(), rows["device"].to_numpy()
+    longest = np.lexsort((-duration_ns, device))
+    begin = np.flatnonzero(np.diff(device[longest], prepend=np.iinfo(np.int64).min))
+    place = np.arange(len(longest)) - np.repeat(begin, np.diff(np.append(begin, len(longest))))
+    chosen = np.sort(longest[place < LARGEST])
+    enough = duration_ns >= min_gap_ns
+    return {
+        GAPS.name: rows if enough.all() else rows.filter(pa.array(enough)),
+        LARGEST_GAPS.name: rows.take(pa.array(chosen)),
+    }
 
 
 def _device(
@@ -102,7 +122,7 @@ def _steps(capture: Capture) -> _Steps:
     phase_of_entry = np.append(steps.phase[projection.step], len(steps.phases)).astype(np.int64)
     edge = edge_steps(capture) if len(steps) else np.zeros(0, dtype=bool)
     batches = [meaning.batch for meaning in steps.meanings]
-    return _Steps(projection, [*steps.phases, BETWEEN_STEPS], phase_of_entry, batches, edge)
+    return _Steps(projection, [*steps.phases, BETWEEN_STEPS if len(projection) else ALL], phase_of_entry, batches, edge)
 
 
 def _launched(capture: Capture, projection: Projection) -> list[dict[str, np.ndarray]]:
@@ -110,7 +130,9 @@ def _launched(capture: Capture, projection: Projection) -> list[dict[str, np.nda
     work, entries = capture.work, len(projection)
     devices = len(work.devices.numbers)
     group = np.where(projection.of_operation >= 0, projection.of_operation, entries + work.device)
-    columns = launch_statistics(capture.report, work, capture.launches, group, entries + devices)
+    step_of_group = np.append(projection.step, np.full(devices, NONE))
+    device_of_group = np.append(projection.device, np.arange(devices))
+    columns = launch_statistics(capture.report, work, capture.launches, group, step_of_group, device_of_group)
     return [
         {
             name: np.append(np.where(projection.device == device, values[:entries], 0), values[entries + device])
@@ -144,7 +166,11 @@ def _idle_columns(
         **{name: steps.by_phase(values) for name, values in launched.items()},
     }
     # Without steps the whole window says it all.
-    shown = np.flatnonzero(window_ns) if len(tally.entries) else np.zeros(0, dtype=np.int64)
+    shown = (
+        np.flatnonzero((window_ns > 0) | (columns["operations"] > 0))
+        if len(tally.entries)
+        else np.zeros(0, dtype=np.int64)
+    )
     return {
         "phase": [ALL, *(steps.phases[code] for code in shown.tolist())],
         **{name: np.append(values.sum(), values[shown]) for name, values in columns.items()},
@@ -155,7 +181,7 @@ def _histogram_columns(tally: Tally, steps: _Steps) -> dict[str, np.ndarray | li
     """The columns of HISTOGRAM for a device: bins with gaps, of the whole window and of each phase."""
     counts = np.concatenate([tally.counts.sum(axis=0, keepdims=True), tally.counts])
     time_ns = np.concatenate([tally.time_ns.sum(axis=0, keepdims=True), tally.time_ns])
-    if not len(tally.entries):
+    if not len(steps.projection):
         counts = counts[:1]
     phase, cause, number = np.nonzero(counts)
     low_ns, high_ns = np.append(0, EDGES_NS), np.append(EDGES_NS, 0)

@@ -26,8 +26,8 @@ def findings(of: Picture, real_idle_ns: float | None = None) -> list[Finding]:
 
     `real_idle_ns` is what a step can be idle at most without the profiler, where that is known.
     """
-    makers = (_graphs(of, real_idle_ns), _sync(of, real_idle_ns), _outside(of), _queued(of), _profiler(of),
-              _unknown(of), _elsewhere(of))  # fmt: skip
+    makers = (_graphs(of, real_idle_ns), _sync(of, real_idle_ns), _outside(of, real_idle_ns), _queued(of),
+              _profiler(of), _unknown(of), _elsewhere(of))  # fmt: skip
     found = [finding for maker in makers for finding in maker]
     return sorted(found, key=lambda finding: -finding.recoverable_ns)[:MOST]
 
@@ -38,11 +38,11 @@ def _told(times: dict[str, float]) -> str:
     return ", ".join(f"{name} {format_ns(time_ns)}" for name, time_ns in longest if time_ns)
 
 
-def _bound(of: Picture, idle_ns: float, real_idle_ns: float | None, way: str) -> str:
+def _bound(of: Picture, idle_ns: float, real_idle_ns: float | None) -> str:
     """What could be recovered at most: no more than is idle without the profiler, where that is known."""
     if real_idle_ns is not None and real_idle_ns < idle_ns:
-        return f"{way}, at most the {format_ns(real_idle_ns)} {of.each} that are idle without the profiler"
-    return f"{way}, at most {format_ns(idle_ns)} {of.each} could be recovered"
+        return f"at most the {format_ns(real_idle_ns)} {of.each} that are idle without the profiler could be recovered"
+    return f"at most these {format_ns(idle_ns)} {of.each} could be recovered"
 
 
 def _graphs(of: Picture, real_idle_ns: float | None) -> Iterator[Finding]:
@@ -72,7 +72,7 @@ def _graphs(of: Picture, real_idle_ns: float | None) -> Iterator[Finding]:
             f"{state}: {launched} {of.each} ({mean['launched'] / mean['launches']:.1f} operations a call, "
             f"{format_share(of.in_graphs)} in graphs; {times}) leave the GPU idle for "
             f"{_told({cause: of.idle_ns(cause) for cause in HOST_CAUSES})}: "
-            f"{_bound(of, idle_ns, real_idle_ns, 'with graphs on')}{slower}{waits}",
+            f"with graphs on, {_bound(of, idle_ns, real_idle_ns)}{slower}{waits}",
             idle_ns,
         )
 
@@ -83,15 +83,17 @@ def _sync(of: Picture, real_idle_ns: float | None) -> Iterator[Finding]:
     if idle_ns > WORTH * of.mean["duration_ns"]:
         calls = of.gaps.groupby("sync_call", observed=True)["duration_ns"].sum()
         named = f" in {calls.idxmax()}" if len(calls) else ""
+        # Without waiting the host would be ahead for all that follows too.
+        bound_ns = max(of.idle_ns(*HOST_CAUSES, "sync"), idle_ns)
         yield Finding(
-            f"{format_ns(idle_ns)} {of.each} are idle in gaps that begin while the host waits for the GPU{named}: "
-            f"{_bound(of, idle_ns, real_idle_ns, 'without waiting')}; look for .item(), .cpu(), .tolist() and "
-            "synchronize() inside the step",
-            idle_ns,
+            f"{format_ns(idle_ns)} {of.each} are idle in gaps that begin while the host waits for the GPU{named}; "
+            "without that it could run ahead, and of sync, host, launch and api together "
+            f"{_bound(of, bound_ns, real_idle_ns)}: look for .item(), .cpu(), .tolist() and synchronize() in the step",
+            min(idle_ns, bound_ns),
         )
 
 
-def _outside(of: Picture) -> Iterator[Finding]:
+def _outside(of: Picture, real_idle_ns: float | None) -> Iterator[Finding]:
     if of.after_ns <= WORTH * of.mean["duration_ns"]:
         return
     named = ""
@@ -103,8 +105,8 @@ def _outside(of: Picture) -> Iterator[Finding]:
         if cause == "launch" and "GraphLaunch" in call and of.mean["in_graphs"]:
             named += ", a call that tracing each node makes slower"
     yield Finding(
-        f"The GPU is idle for {format_ns(of.after_ns)} {of.each} outside the steps{named}: at most that could be "
-        "recovered; prepare and launch the next step while this one runs",
+        f"The GPU is idle for {format_ns(of.after_ns)} {of.each} outside the steps{named}: prepare and launch the next "
+        f"step while this one runs; {_bound(of, of.after_ns, real_idle_ns)}",
         of.after_ns,
     )
 

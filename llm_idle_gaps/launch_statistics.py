@@ -3,30 +3,43 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from recipes.gpu_work import GRAPH, MEMCPY, GpuWork
 from recipes.launches import NONE, Launches
-from recipes.report.report import Report
+from recipes.memory import sums
+from recipes.report import schema
+from recipes.report.report import Report, numbers
 
 _GRAPH_LAUNCH = r"^cu(da)?GraphLaunch"
 
 
 def launch_statistics(
-    report: Report, work: GpuWork, launches: Launches, group: np.ndarray, count: int
+    report: Report,
+    work: GpuWork,
+    launches: Launches,
+    group: np.ndarray,
+    step_of_group: np.ndarray,
+    device_of_group: np.ndarray,
 ) -> dict[str, np.ndarray]:
-    """The launch columns of the tables, int64, for each group from 0 to count - 1; `group` is an operation's."""
+    """The launch columns of the tables, int64, for each group; `group` is that of each operation.
+
+    A launch whose operations are in several groups of one device is charged to the first of them.
+    """
+    count = len(step_of_group)
     known = np.flatnonzero(launches.of_operation != NONE)
     launch, of_launch, kind = launches.of_operation[known], group[known], work.kind[known]
     from_graph = _launches_graph(report, launches)
     copying = np.zeros(len(launches.start_ns), dtype=bool)
     copying[launch[kind == MEMCPY]] = True
-    pair_group, pair_launch = _pairs(of_launch, launch, len(launches.start_ns))
+    pair_group, pair_launch = _pairs(of_launch, launch, device_of_group, len(launches.start_ns))
     begun_ns, done_ns = launches.start_ns[pair_launch], launches.end_ns[pair_launch]
     thread = launches.thread[pair_launch]
     order = _by_thread(thread, begun_ns)
     after, before = order[1:], order[:-1]
-    together = (thread[after] == thread[before]) & (pair_group[after] == pair_group[before])
+    pair_step = step_of_group[pair_group]
+    together = (thread[after] == thread[before]) & (pair_step[after] == pair_step[before])
     after, before = after[together], before[together]
     # A copy to or from unpinned memory waits inside its call: that is no launch cost.
     issuing = ~copying[pair_launch]
@@ -38,19 +51,26 @@ def launch_statistics(
         "copy_launches": np.bincount(pair_group[~issuing], minlength=count),
         "in_graphs": np.bincount(of_launch[from_graph[launch] & (kind != GRAPH)], minlength=count),
         "opaque_graphs": np.bincount(group[work.kind == GRAPH], minlength=count),
-        "launch_call_ns": _sums(pair_group[issuing], (done_ns - begun_ns)[issuing], count),
+        "launch_call_ns": sums(pair_group[issuing], (done_ns - begun_ns)[issuing], count),
         "between_launches": np.bincount(pair_group[after], minlength=count),
-        "between_launches_ns": _sums(pair_group[after], np.maximum(begun_ns[after] - done_ns[before], 0), count),
+        "between_launches_ns": sums(pair_group[after], np.maximum(begun_ns[after] - done_ns[before], 0), count),
     }
 
 
-def _pairs(group: np.ndarray, launch: np.ndarray, launches: int) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct pairs of group and launch, in order."""
+def _pairs(
+    group: np.ndarray, launch: np.ndarray, device_of_group: np.ndarray, launches: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct pairs of group and launch, in order; of a launch in several groups of a device the first."""
     key = np.sort(group.astype(np.int64) * launches + launch, kind="stable")
     first = np.ones(len(key), dtype=bool)
     first[1:] = key[1:] != key[:-1]
-    distinct = key[first]
-    return distinct // max(launches, 1), distinct % max(launches, 1)
+    pair_group, pair_launch = np.divmod(key[first], max(launches, 1))
+    if np.bincount(pair_launch, minlength=1).max() > 1:
+        # As where steps are inferred inside one replay of a graph.
+        _, once = np.unique(device_of_group[pair_group] * launches + pair_launch, return_index=True)
+        once.sort()
+        pair_group, pair_launch = pair_group[once], pair_launch[once]
+    return pair_group, pair_launch
 
 
 def _by_thread(thread: np.ndarray, begun_ns: np.ndarray) -> np.ndarray:
@@ -62,11 +82,20 @@ def _by_thread(thread: np.ndarray, begun_ns: np.ndarray) -> np.ndarray:
 
 def _launches_graph(report: Report, launches: Launches) -> np.ndarray:
     """Which launches start a CUDA graph, bool per launch."""
-    texts = report.strings.values
-    matches = pc.match_substring_regex(texts, _GRAPH_LAUNCH).fill_null(False).to_numpy(zero_copy_only=False)
     # The last one stands for a call without a name.
-    return np.append(matches, False)[launches.name]
+    return np.append(_named_graph_launch(report.strings.values), False)[launches.name]
 
 
-def _sums(group: np.ndarray, values_ns: np.ndarray, count: int) -> np.ndarray:
-    return np.bincount(group, weights=values_ns, minlength=count).astype(np.int64)
+def lost_graph_launches(report: Report, launches: Launches) -> int:
+    """How many graph launches of the report left no operation in it."""
+    named = _named_graph_launch(report.strings.values)
+    if not named.any():
+        return 0
+    ids, count = report.strings.ids[named], 0
+    for batch in report.batches(schema.API_CALLS, ["name"]):
+        count += int(np.isin(numbers(batch["name"], 0), ids).sum())
+    return max(count - int(_launches_graph(report, launches).sum()), 0)
+
+
+def _named_graph_launch(texts: pa.Array) -> np.ndarray:
+    return pc.match_substring_regex(texts, _GRAPH_LAUNCH).fill_null(False).to_numpy(zero_copy_only=False)

@@ -31,7 +31,8 @@ class Picture:
     iteration. `after_ns` is the idle time from such a step to the next one that lies in no step. `gaps` are the rows of
     GAPS in these steps, `between` those that `after_ns` counts. `elsewhere_ns` is the idle time in neither, by place,
     `total_idle_ns` all of the window,
-    which lasts `window_ns`.
+    which lasts `window_ns`;
+    `phase_idle_ns` that of the steps of this phase. `lost_graphs`: most graph launches left no work in the report.
     """
 
     report: str
@@ -46,6 +47,8 @@ class Picture:
     elsewhere_ns: dict[str, float]
     total_idle_ns: float
     window_ns: float
+    phase_idle_ns: float
+    lost_graphs: bool
 
     @property
     def each(self) -> str:
@@ -71,7 +74,12 @@ class Picture:
     def graph_state(self) -> str:
         """Whether CUDA graphs are in use; empty where it is not known: traced as a whole, launches not recorded."""
         mean, where = self.mean, f"in {self.name}s" if self.steps else "in the window"
-        if mean["opaque_graphs"] or mean["launched"] < _KNOWN * mean["operations"] or not mean["launches"]:
+        if (
+            self.lost_graphs
+            or mean["opaque_graphs"]
+            or mean["launched"] < _KNOWN * mean["operations"]
+            or not mean["launches"]
+        ):
             return ""
         if self.in_graphs >= GRAPHS_ON:
             return f"CUDA graphs are on {where}"
@@ -102,14 +110,17 @@ def _picture(key: tuple[str, int], step_idle: pd.DataFrame, idle: pd.DataFrame, 
     counted = step_idle[~step_idle["edge"].astype(bool)]
     if counted.empty:
         mean = pd.concat([by_phase.loc[ALL], pd.Series({"duration_ns": window_ns})])
-        return Picture(*key, "the window", 0, mean, None, 0, gaps, gaps.head(0), {}, total_ns, window_ns)
+        lost = _lost(by_phase)
+        return Picture(*key, "the window", 0, mean, None, 0, gaps, gaps.head(0), {}, total_ns, window_ns, 0.0, lost)
     decoding = counted[counted["phase"].isin(DECODE_PHASES)]
     among = counted if decoding.empty else decoding
-    groups = among.groupby(["phase", "batch"], dropna=False)
-    phase, batch = groups["idle_ns"].sum().idxmax()
-    chosen = groups.get_group((phase, batch))
+    idle_ns = among.groupby(["phase", "batch"], dropna=False)["idle_ns"].sum().reset_index()
+    phase, batch, _ = idle_ns.loc[idle_ns["idle_ns"].idxmax()]
+    same = among["batch"].isna() if pd.isna(batch) else among["batch"] == batch
+    chosen = among[(among["phase"] == phase) & same]
     # Phases that take turns, as in training: what follows any of them belongs to the iteration.
-    around = chosen if len(decoding) else counted
+    turns = counted.groupby("phase").size()
+    around = counted if decoding.empty and turns.max() <= turns.min() + 1 else chosen
     after_ns = sum(some["idle_after_ns"].mean() * len(some) for _, some in around.groupby("phase")
                    if some["idle_after_ns"].notna().any())  # fmt: skip
     alone = len(decoding) > 0 or counted["phase"].nunique() == 1
@@ -126,7 +137,14 @@ def _picture(key: tuple[str, int], step_idle: pd.DataFrame, idle: pd.DataFrame, 
         elsewhere_ns=_elsewhere(step_idle, chosen, around, total_ns),
         total_idle_ns=total_ns,
         window_ns=window_ns,
+        phase_idle_ns=float(by_phase.loc[phase, "idle_ns"]) if phase in by_phase.index else 0.0,
+        lost_graphs=_lost(by_phase),
     )
+
+
+def _lost(by_phase: pd.DataFrame) -> bool:
+    whole = by_phase.loc[ALL]
+    return bool(whole["lost_graph_launches"] > whole["graph_launches"])
 
 
 def _following(outside: pd.DataFrame, steps: pd.DataFrame, around: pd.DataFrame) -> pd.DataFrame:

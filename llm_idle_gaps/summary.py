@@ -31,6 +31,7 @@ _BANDS = (("below 10 us", 0, 10_000), ("10 to 100 us", 10_000, 100_000), ("above
 _NOTEBOOK_GAPS, _NOTEBOOK_STEPS = 200, 3000
 #: Of so many gaps, the longest, the findings name calls.
 _GAPS_LOOKED_AT = 100_000
+_CODED = ("previous", "next", "launch_api", "thread", "held_by", "sync_call", "nvtx")
 
 
 def summarise(tables: dict[str, pa.Table], settings: Settings) -> str:
@@ -38,10 +39,10 @@ def summarise(tables: dict[str, pa.Table], settings: Settings) -> str:
     idle = tables["idle"].to_pandas()
     if idle.empty:
         return "No GPU work was found, so there are no gaps.\n{quality}"
-    gaps = _longest(tables["gaps"], _GAPS_LOOKED_AT)
+    gaps = _looked_at(tables)
     devices = pictures(tables["step_idle"].to_pandas(), idle, gaps)
     # The findings are about one device: mean values over unlike ones say nothing of any.
-    most = max(devices, key=lambda of: of.steps * of.mean["idle_ns"] or of.mean["idle_ns"])
+    most = max(devices, key=lambda of: (of.phase_idle_ns, 0 if of.steps else of.total_idle_ns))
     lines = [_verdict(idle, devices, most, settings), "{quality}", "", _phase_table(idle)]
     lines += [*_device_table(devices), "", _band_table(tables), "", _launch_table(idle), *_largest_table(gaps, devices)]
     lines.append("")
@@ -51,6 +52,15 @@ def summarise(tables: dict[str, pa.Table], settings: Settings) -> str:
     real_idle_ns = _real_idle_ns(most, settings)
     lines += [f"{number}. {one.text}" for number, one in enumerate(findings(most, real_idle_ns), 1)]
     return "\n".join([*lines, *_beside(most, settings)]).rstrip()
+
+
+def _looked_at(tables: dict[str, pa.Table]) -> pd.DataFrame:
+    """The longest gaps, some of each device whatever --min-gap is, the longest first."""
+    both = [tables["largest_gaps"].to_pandas(), _longest(tables["gaps"], _GAPS_LOOKED_AT)]
+    texts = dict.fromkeys(("report", "phase", "cause"), str)
+    gaps = pd.concat([frame.astype({**texts, **dict.fromkeys(_CODED, object)}) for frame in both if len(frame)] or both)
+    gaps = gaps.drop_duplicates(["report", "device", "start_ns"])
+    return gaps.sort_values(["duration_ns", "report", "start_ns"], ascending=[False, True, True])
 
 
 def _longest(gaps: pa.Table, count: int) -> pd.DataFrame:
@@ -74,12 +84,17 @@ def _verdict(idle: pd.DataFrame, devices: list[Picture], most: Picture, settings
     parts[0] += f" ({told})" if told else ""
     states = Counter(of.graph_state or _unknown_graphs(of) for of in devices).most_common()
     parts += [f"{state} ({format_count(count, 'GPU')})" if len(states) > 1 else state for state, count in states[:3]]
-    if most.launch_heavy and settings.step_time_ns is None:
+    if most.launch_heavy and (settings.step_time_ns is None or most.period_ns is None):
         parts.append("tracing slows every launch, so this overstates it: give --step-time")
+    elif most.launch_heavy:
+        slower = most.period_ns / settings.step_time_ns
+        parts.append(f"tracing slows every launch: steps take {slower:.2f} times --step-time")
     return "; ".join(parts)
 
 
 def _unknown_graphs(of: Picture) -> str:
+    if of.lost_graphs:
+        return "CUDA graphs were launched whose work was not recorded, so nothing is said of them"
     if of.mean["opaque_graphs"]:
         return "CUDA graphs were traced as a whole, so what is inside them is not seen"
     return "launches were not recorded, so nothing is said of CUDA graphs"
@@ -158,7 +173,7 @@ def _each_us(time_ns: float, count: float) -> str:
 
 def _largest_table(gaps: pd.DataFrame, devices: list[Picture]) -> list[str]:
     if gaps.empty:
-        return ["", "No gap is long enough for a row: see --min-gap"]
+        return []
     head = ["largest gaps", "at ms", "ms", "cause", "phase", "before", "after", "launched by", "held by", "range"]
     rows = []
     for number, row in enumerate(gaps.head(_LARGEST).itertuples(), 1):
@@ -212,12 +227,11 @@ def notebook_tables(tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
     """What the notebook shows: bins, idle by phase, steps (thinned out when there are many), one step, large gaps."""
     steps = tables["step_idle"]
     every = max(-(-len(steps) // _NOTEBOOK_STEPS), 1)
-    gaps = _longest(tables["gaps"], _NOTEBOOK_GAPS)
     return {
         "files": tables["files"],
         "histogram": tables["gap_histogram"],
         "idle": tables["idle"],
         "steps": steps.take(pa.array(np.arange(0, len(steps), every))),
         "timeline": tables["timeline"],
-        "gaps": pa.Table.from_pandas(gaps, preserve_index=False),
+        "gaps": pa.Table.from_pandas(_longest(tables["largest_gaps"], _NOTEBOOK_GAPS), preserve_index=False),
     }

@@ -73,6 +73,9 @@ GAPS = Table(
     ),
     sort=(("report", "ascending"), ("device", "ascending"), ("start_ns", "ascending")),
 )
+LARGEST_GAPS = Table(
+    "largest_gaps", "one of the longest gaps of a device, 200 at most, whatever --min-gap is", GAPS.columns, GAPS.sort
+)
 HISTOGRAM = Table(
     "gap_histogram",
     "gaps of one length, cause and phase on one device",
@@ -104,6 +107,7 @@ IDLE = Table(
         _AFTER_SYNC,
         Column("gaps", "int64", "number of gaps"),
         *_LAUNCHES,
+        Column("lost_graph_launches", "int64", "graph launches in the whole report whose work was not recorded"),
     ),
     sort=(("report", "ascending"), ("device", "ascending"), ("phase", "ascending")),
 )
@@ -143,4 +147,4 @@ TIMELINE = Table(
         ("duration_ns", "descending"), ("name", "ascending"),
     ),
 )  # fmt: skip
-TABLES = (GAPS, HISTOGRAM, IDLE, STEP_IDLE, TIMELINE)
+TABLES = (GAPS, LARGEST_GAPS, HISTOGRAM, IDLE, STEP_IDLE, TIMELINE)

@@ -8,12 +8,15 @@ import pyarrow as pa
 from llm_idle_gaps.evidence import Evidence
 from llm_idle_gaps.windows import Windows
 from recipes.idle import CAUSES, Gaps, sum_inside
+from recipes.memory import sums
 from recipes.projection import Projection
 from recipes.tables import coded
 
 #: Edges of the histogram in ns: three bins a decade from 100 ns to 10 s. Before and behind them lies a bin each.
 EDGES_NS = np.round(10 ** (2 + np.arange(25) / 3)).astype(np.int64)
 _BINS = len(EDGES_NS) + 1
+#: So many gaps of a device get a row, the longest, whatever the user's shortest gap is.
+LARGEST = 200
 _CAUSES = pa.array(CAUSES, pa.string())
 
 
@@ -24,7 +27,7 @@ class Tally:
     last the gaps that began in a synchronising call; `by_step` the same inside each entry's step, also where another
     step overlaps it; `after_ns` idle by entry from its end to the next
     one's start; `counts`, `time_ns` of the histogram, by phase (last row: no step), cause and bin; `rows` the gaps that
-    get a row.
+    may get a row: long enough, or among the longest.
     """
 
     def __init__(
@@ -33,7 +36,9 @@ class Tally:
         """`phase_of_entry` is that of each entry, and last the one of no step; `phases` are their names."""
         self.entries = np.flatnonzero(projection.device == device)
         self._start_ns, self._end_ns = projection.start_ns[self.entries], projection.end_ns[self.entries]
-        self._next_ns = np.append(self._start_ns[1:], self._end_ns[-1:])
+        # Where steps overlap, the time after one begins when all before it are over.
+        self._over_ns = np.maximum.accumulate(self._end_ns) if len(self.entries) else self._end_ns
+        self._next_ns = np.append(self._start_ns[1:], self._over_ns[-1:])
         self._step, self._phase_of_entry = projection.step, phase_of_entry
         self._phases, self._windows = pa.array(phases, pa.string()), windows
         self.by_window = np.zeros((len(projection) + 1, len(CAUSES) + 1), dtype=np.int64)
@@ -52,15 +57,21 @@ class Tally:
         cause = parts[:, : len(CAUSES)].argmax(axis=1)
         # No operation starts or ends inside a gap, so it lies in one window.
         entry = self._windows.entry_at(gaps.start_ns)
+        place = np.where(entry < 0, len(self.by_window) - 1, entry)
         for number in range(len(CAUSES) + 1):
-            self.by_window[:, number] += _sums(entry % len(self.by_window), parts[:, number], len(self.by_window))
+            self.by_window[:, number] += sums(place, parts[:, number], len(self.by_window))
         self.by_step += sum_inside(gaps, parts, self._start_ns, self._end_ns)
-        self.after_ns += sum_inside(gaps, duration_ns[:, None], self._end_ns, self._next_ns)[:, 0]
+        self.after_ns += sum_inside(gaps, duration_ns[:, None], self._over_ns, self._next_ns)[:, 0]
         phase = self._phase_of_entry[entry]
         code = (phase * len(CAUSES) + cause) * _BINS + np.searchsorted(EDGES_NS, duration_ns, side="right")
         self.counts += np.bincount(code, minlength=self.counts.size).reshape(self.counts.shape)
-        self.time_ns += _sums(code, duration_ns, self.counts.size).reshape(self.counts.shape)
-        chosen = np.flatnonzero(duration_ns >= min_gap_ns)
+        self.time_ns += sums(code, duration_ns, self.counts.size).reshape(self.counts.shape)
+        wanted = duration_ns >= min_gap_ns
+        if len(gaps) > LARGEST:
+            wanted[np.argpartition(duration_ns, -LARGEST)[-LARGEST:]] = True
+        else:
+            wanted[:] = True
+        chosen = np.flatnonzero(wanted)
         if len(chosen):
             some = Gaps(gaps.start_ns[chosen], gaps.end_ns[chosen], gaps.before[chosen], gaps.after[chosen])
             called = (split["sync"] + split["api"])[chosen] > 0
@@ -77,7 +88,3 @@ class Tally:
             "phase": coded(self._phase_of_entry[entry], self._phases),
             "step": pa.array(step, pa.int64(), mask=entry < 0),
         }
-
-
-def _sums(code: np.ndarray, values_ns: np.ndarray, count: int) -> np.ndarray:
-    return np.bincount(code, weights=values_ns, minlength=count).astype(np.int64)

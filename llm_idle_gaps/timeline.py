@@ -60,11 +60,13 @@ def _events(capture: Capture, projection: Projection, entry: int, host: HostActi
     """Operations, gaps, calls and ranges."""
     work, launches = capture.work, capture.launches
     begin_ns, end_ns = projection.start_ns[entry], projection.end_ns[entry]
-    near = (work.device == projection.device[entry]) & (work.start_ns >= begin_ns) & (work.start_ns <= end_ns)
+    # Also what began before the step and still runs.
+    near = (work.device == projection.device[entry]) & (work.end_ns > begin_ns) & (work.start_ns < end_ns)
     rows = np.flatnonzero(near)
     rows = rows[np.argsort(work.start_ns[rows], kind="stable")][:_MOST]
-    end_ns = work.end_ns[rows].max()
-    yield _operations(capture, rows)
+    if len(rows) == _MOST:
+        end_ns = work.end_ns[rows].max()
+    yield _clipped(_operations(capture, rows), begin_ns, end_ns)
     for gaps in find_gaps(work, rows):
         split = split_by_cause(work, gaps, launches, host)
         cause = np.stack([split[name] for name in CAUSES], axis=1).argmax(axis=1)
@@ -77,6 +79,10 @@ def _events(capture: Capture, projection: Projection, entry: int, host: HostActi
         begin_ns = min(begin_ns, launches.start_ns[own].min())
         yield from _calls(capture, threads, begin_ns, end_ns)
         yield _ranges(capture, threads, begin_ns, end_ns)
+
+
+def _clipped(events: Events, begin_ns: int, end_ns: int) -> Events:
+    return {**events, **{name: np.clip(events[name], begin_ns, end_ns) for name in ("start_ns", "end_ns")}}
 
 
 def _operations(capture: Capture, rows: np.ndarray) -> Events:

@@ -12,7 +12,7 @@ from recipes.timeline import Lookup
 
 @dataclass(frozen=True)
 class Windows:
-    """Stretches of a device's time, in order and without holes: start_ns, end_ns int64; entry int32, the entry of the
+    """Stretches of a device's time, in order and without holes: start_ns, end_ns int64; entry int64, the entry of the
     projection whose step it is (of several the one that started last), NONE where no step was open."""
 
     start_ns: np.ndarray

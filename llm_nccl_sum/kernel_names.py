@@ -60,7 +60,8 @@ def kind_of(name: str) -> Kind:
     operation = next((kind for pattern, kind in _OPERATIONS if re.search(rf"(?i){pattern}", head)), "other")
     if operation == "all_reduce" and _FUSED.search(head):
         operation = "all_reduce_fused"
-    return Kind(operation, _dtype(name), _shots(head), None)
+    # The template's types; those of the parameters may be of anything.
+    return Kind(operation, _dtype(name.rsplit(">", 1)[0] if ">" in name else head), _shots(head), None)
 
 
 def _dtype(text: str) -> str | None:

@@ -11,6 +11,7 @@ from recipes import intervals
 from recipes.memory import gather
 from recipes.report import schema
 from recipes.report.report import Report, numbers
+from recipes.timeline import contained
 
 Intervals = tuple[np.ndarray, np.ndarray]
 # Calls that wait for the GPU: cudaStreamSynchronize, cuEventSynchronize, cudaMemcpy; but not cudaMemcpyAsync.
@@ -103,13 +104,17 @@ class _NamedCalls:
 
     def __init__(self, starts_ns: np.ndarray, ends_ns: np.ndarray, name: np.ndarray) -> None:
         order = intervals.by_start(starts_ns)
-        self._starts_ns, self._ends_ns, self._name = starts_ns[order], ends_ns[order], name[order]
-        disjoint = (self._starts_ns[1:] >= self._ends_ns[:-1]).all()
-        self._latest_ns = self._ends_ns if disjoint else np.maximum.accumulate(self._ends_ns)
+        starts_ns, ends_ns, name = starts_ns[order], ends_ns[order], name[order]
+        if not (starts_ns[1:] >= ends_ns[:-1]).all():
+            # A call inside another one is that one. What is left is in order of end too.
+            order = np.lexsort((-ends_ns, starts_ns))
+            order = order[~contained(starts_ns[order], ends_ns[order])]
+            starts_ns, ends_ns, name = starts_ns[order], ends_ns[order], name[order]
+        self._starts_ns, self._ends_ns, self._name = starts_ns, ends_ns, name
 
     def longest(self, start_ns: np.ndarray, end_ns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The name whose calls overlap each interval most, -1 for none, and the ns."""
-        first = np.searchsorted(self._latest_ns, start_ns, side="right")
+        first = np.searchsorted(self._ends_ns, start_ns, side="right")
         count = np.maximum(np.searchsorted(self._starts_ns, end_ns, side="left") - first, 0)
         found, most_ns = np.full(len(count), -1, dtype=np.int32), np.zeros(len(count), dtype=np.int64)
         # Mostly it is one call, and there is nothing to add up.

@@ -10,8 +10,8 @@ OPERATIONS = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI
               "CUPTI_ACTIVITY_KIND_GRAPH_TRACE")  # fmt: skip
 
 
-def operations(path: Path) -> list[tuple[int, int, str, str | None]]:
-    """Every GPU operation: start, end, table, kernel name (None for others)."""
+def operations(path: Path, device: int | None = None) -> list[tuple[int, int, str, str | None]]:
+    """Every GPU operation, or those of one ordinal: start, end, table, kernel name (None for others)."""
     db = sqlite3.connect(path)
     db.text_factory = lambda raw: raw.decode("utf-8", "backslashreplace")
     tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
@@ -20,7 +20,8 @@ def operations(path: Path) -> list[tuple[int, int, str, str | None]]:
     for table in OPERATIONS:
         if table in tables:
             name = "demangledName" if table.endswith("KERNEL") else "NULL"
-            rows = db.execute(f"SELECT start, end, {name} FROM {table}")
+            chosen = "" if device is None else f"WHERE deviceId = {device}"
+            rows = db.execute(f"SELECT start, end, {name} FROM {table} {chosen}")
             found += [(start, end, table, strings.get(id)) for start, end, id in rows]
     db.close()
     return [op for op in found if op[1] >= op[0] and op[:2] != (0, 0)]

@@ -6,6 +6,7 @@ import shutil
 import sqlite3
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,6 +15,7 @@ import pytest
 import oracle
 from conftest import FIXTURES, REPORTS, nsight, pack
 from llm_idle_gaps.analysis import Settings, analyse
+from llm_idle_gaps.launch_statistics import launch_statistics
 from llm_idle_gaps.recipe import NEEDS
 from llm_idle_gaps.tables import BETWEEN_STEPS, GAPS, TABLES
 from llm_idle_gaps.tally import EDGES_NS
@@ -83,7 +85,9 @@ def test_books_balance(report, sqlite_of):
     assert (gaps["end_ns"] - gaps["start_ns"] == gaps["duration_ns"]).all()
     assert (gaps["cause_ns"] <= gaps["duration_ns"]).all()
     assert (gaps["held_by"].isna() == gaps["held_ns"].isna()).all()
-    assert (gaps["phase"].eq(BETWEEN_STEPS) == gaps["step"].isna()).all()
+    outside = "all" if idle["phase"].eq("all").all() else BETWEEN_STEPS
+    assert (gaps["phase"].eq(outside) == gaps["step"].isna()).all()
+    assert parts.empty or steps["idle_after_ns"].sum() <= idle.loc[idle["phase"] == BETWEEN_STEPS, "idle_ns"].sum()
     assert (steps[SUMMED].sum(axis=1) == steps["idle_ns"]).all()
     assert (steps["in_graphs"] <= steps["operations"]).all() and (steps["graph_launches"] <= steps["launches"]).all()
     if len(whole) == 1:
@@ -332,7 +336,7 @@ def test_eager_decode_says_that_graphs_are_off(tmp_path, exporter):
         in said
     )
     assert (
-        "with graphs on, at most 36.3 ms per decode bs=16 step could be recovered (tracing itself makes launches slower"
+        "with graphs on, at most these 36.3 ms per decode bs=16 step could be recovered (tracing itself makes launches"
         in said
     )
     assert "10 to 100 us   4,468  165.201   87.6 %" in said
@@ -347,6 +351,7 @@ def test_step_time_is_shown_beside_and_rescales_nothing(tmp_path, exporter):
     # The bound is no more than that.
     assert "with graphs on, at most the 8.61 ms per decode bs=16 step that are idle without the profiler" in said
     assert "36.3" not in said
+    assert "tracing slows every launch: steps take 2.93 times --step-time" in said.splitlines()[0]
     assert "less than the 6.59 ms of GPU work in it: check --step-time" in run(
         tmp_path / "a", path, "--step-time", "5ms"
     )
@@ -382,7 +387,8 @@ def test_synchronising_call_is_named_in_the_finding(make_export, tmp_path):
     assert gaps.loc[gaps["step"].notna(), "sync_call"].tolist() == ["cudaStreamSynchronize"] * 3
     said = run(tmp_path, path)
     assert "3.00 us per decode" in said
-    assert "while the host waits for the GPU in cudaStreamSynchronize: without waiting, at most 3.00 us per" in said
+    assert "while the host waits for the GPU in cudaStreamSynchronize; without that it could run ahead" in said
+    assert "of sync, host, launch and api together at most these 3.00 us per decode" in said
 
 
 def test_host_that_is_ahead_waits_for_nothing(gaps_of):
@@ -523,3 +529,131 @@ def test_tables_of_several_reports_are_sorted_whatever_order_they_come_in():
     rows = GAPS.sorted(pa.concat_tables([one, other]))
     assert list(zip(*(rows[name].to_pylist() for name in ("report", "device", "cause")), strict=True)) == [
         ("a", 0, "a"), ("a", 1, "b"), ("z", 0, "b"), ("z", 0, "a")]  # fmt: skip
+
+
+def test_words_do_not_depend_on_the_shortest_gap(sqlite_of, tmp_path):
+    path = sqlite_of(newest("decode_experts_loop"))
+    said = run(tmp_path / "a", path).replace(str(tmp_path / "a"), "")
+    longer = run(tmp_path / "b", path, "--min-gap", "1s").replace(str(tmp_path / "b"), "")
+    assert said == longer
+    assert "in cudaMemcpyAsync; without that" in longer
+    assert pq.read_metadata(tmp_path / "b" / "out" / "gaps.parquet").num_rows == 0
+    longest = pq.read_table(tmp_path / "b" / "out" / "largest_gaps.parquet").to_pandas()
+    every = pq.read_table(tmp_path / "a" / "out" / "gaps.parquet").to_pandas()
+    assert len(longest) == 200
+    assert longest["duration_ns"].min() >= every["duration_ns"].nlargest(200).min()
+
+
+def test_graph_launches_without_recorded_work_keep_from_a_verdict(make_export, tmp_path):
+    kernel_rows, call_rows, range_rows = step_rows(0)
+    lost = [(step * 10_000 + 30, step * 10_000 + 60, 100 + step, GRAPH_LAUNCH) for step in range(3)]
+    path = make_export(StringIds=NAMES, **{KERNELS: kernels(*kernel_rows), CALLS: calls(*call_rows, *lost),
+                                           "NVTX_EVENTS": nvtx(*range_rows)})  # fmt: skip
+    assert analysed(path)["idle"]["lost_graph_launches"].unique().tolist() == [3]
+    said = run(tmp_path, path)
+    assert "CUDA graphs were launched whose work was not recorded, so nothing is said of them" in said.splitlines()[0]
+    assert "graphs are o" not in said
+
+
+def test_one_launch_over_several_steps_is_charged_once(make_export):
+    """Steps inside one replay of a graph: the first has the launch."""
+    path = make_export(StringIds=NAMES, **{
+        KERNELS: kernels(*((start, start + 5, 1) for start in range(100, 180, 10))),
+        CALLS: calls((40, 90, 1, GRAPH_LAUNCH)),
+    })  # fmt: skip
+    capture = read_capture(open_export(path), Span(), RULES, NEEDS)
+    group = np.repeat([0, 1], 4)
+    found = launch_statistics(capture.report, capture.work, capture.launches, group, np.array([0, 1]), np.array([0, 0]))
+    assert found["launches"].tolist() == [1, 0]
+    assert found["launch_call_ns"].tolist() == [50, 0]
+    assert found["in_graphs"].tolist() == [4, 4]
+
+
+def test_time_between_launches_of_two_threads_by_hand(make_export):
+    """Each thread by itself, also where their calls alternate; and one thread that feeds two devices."""
+    both = (
+        calls((10, 12, 1, LAUNCH), (30, 32, 3, LAUNCH)),
+        calls((20, 23, 2, LAUNCH), (40, 43, 4, LAUNCH), tid=MAIN + 1),
+    )
+    joined = {name: [*both[0][name], *both[1][name]] for name in both[0]}
+    path = make_export(
+        StringIds=NAMES, **{KERNELS: kernels(*((100 * n, 100 * n + 5, n) for n in range(1, 5))), CALLS: joined}
+    )
+    whole = analysed(path)["idle"].iloc[0]
+    assert whole[["between_launches", "between_launches_ns"]].tolist() == [2, 18 + 17]
+    path = make_export(StringIds=NAMES, **{KERNELS: {**columns, "deviceId": [0, 1, 0, 1]}, CALLS: calls(
+        *((10 * n, 10 * n + 2, n, LAUNCH) for n in range(1, 5)))})  # fmt: skip
+    assert analysed(path)["idle"]["between_launches_ns"].sum() == 3 * 8
+
+
+def test_step_inside_another_one_ends_nothing(make_export):
+    """Step B of another process lies inside step A: idle time after B is A's, and after A is after both."""
+    other = P + (1 << 24)
+    mine = kernels((10, 20, 1), (90, 100, 2), (150, 160, 3))
+    theirs = kernels((30, 35, 1), (40, 45, 2), pid=other)
+    launches = [calls((1, 2, 1, LAUNCH), (3, 4, 2, LAUNCH), (111, 112, 3, LAUNCH)),
+                calls((1, 2, 1, LAUNCH), (3, 4, 2, LAUNCH), tid=other + 1)]  # fmt: skip
+    texts = [nvtx((0, 9, "step 1"), (110, 120, "step 2")),
+             nvtx((0, 9, "step 1"), (500, 510, "step 2"), tid=other + 1)]  # fmt: skip
+    joined = [{name: [*one[name], *two[name]] for name in one} for one, two in ((mine, theirs), launches, texts)]
+    devices = {"gpuId": [0, 0], "cudaId": [0, 0], "pid": [P >> 24, other >> 24], "uuid": ["a", "a"]}
+    path = make_export(StringIds=NAMES, TARGET_INFO_CUDA_DEVICE=devices,
+                       **dict(zip((KERNELS, CALLS, "NVTX_EVENTS"), joined, strict=True)))  # fmt: skip
+    steps = analysed(path)["step_idle"].sort_values("start_ns")
+    assert steps["idle_after_ns"].fillna(-1).tolist() == [0, 50, -1]
+
+
+def test_work_from_before_the_step_is_in_its_picture(make_export):
+    """A kernel of no step runs until after the step began: what it covers is not drawn as idle."""
+    rows = [(10, 45, 9), (30, 40, 1), (60, 70, 2), (110, 120, 3), (130, 140, 4)]
+    path = make_export(StringIds=NAMES, **{
+        KERNELS: kernels(*rows),
+        CALLS: calls((21, 22, 1, LAUNCH), (23, 24, 2, LAUNCH), (101, 102, 3, LAUNCH), (103, 104, 4, LAUNCH)),
+        "NVTX_EVENTS": nvtx((20, 29, "step 1"), (100, 109, "step 2")),
+    })  # fmt: skip
+    tables = analysed(path)
+    timeline = tables["timeline"]
+    own = tables["step_idle"].set_index("step").loc[timeline["step"].iloc[0]]
+    assert timeline.loc[timeline["lane"] == "idle", "duration_ns"].sum() == own["idle_ns"] > 0
+    assert timeline.loc[timeline["lane"].str.startswith("GPU"), "start_ns"].min() >= 0
+
+
+def test_call_around_many_others_is_the_one_that_holds(make_export):
+    """Also quick: each gap looks at few calls, not at all that the long one spans."""
+    count = 20_000
+    kernel_rows = [(1_000 * n + 900, 1_000 * n + 950, n) for n in range(1, count)]
+    call_rows = [(0, 1_000 * count, 0, SYNC), *((1_000 * n, 1_000 * n + 100, n, LAUNCH) for n in range(1, count))]
+    path = make_export(StringIds=NAMES, **{KERNELS: kernels(*kernel_rows), CALLS: calls(*call_rows)})
+    assert set(analysed(path)["gaps"]["held_by"]) == {"cudaStreamSynchronize"}
+
+
+def test_edge_steps_are_in_no_mean(exporter, tmp_path):
+    path = export(FIXTURES / "decode_eager.nsys-rep", exporter)
+    # The range cuts the first and the last of the steps that it touches.
+    said = run(tmp_path, path, "--filter-time", "60000000/180000000")
+    steps = pq.read_table(tmp_path / "out" / "step_idle.parquet").to_pandas()
+    whole = steps[~steps["edge"]]
+    assert 0 < len(whole) < len(steps)
+    assert f"{whole['launches'].mean():,.0f} launch calls per decode bs=16 step" in said
+
+
+def test_partly_recorded_launches_keep_from_a_verdict(make_export, tmp_path):
+    kernel_rows, call_rows, _ = step_rows(0)
+    extra = [(5_100 + 10 * n, 5_105 + 10 * n, 500 + n) for n in range(20)]
+    path = make_export(StringIds=NAMES, **{KERNELS: kernels(*kernel_rows, *extra), CALLS: calls(*call_rows)})
+    assert "nothing is said of CUDA graphs" in run(tmp_path, path).splitlines()[0]
+
+
+def test_phases_that_do_not_take_turns_keep_their_own_time(make_export, tmp_path):
+    """Many prefills and two mixed steps: what follows the prefills is not the mixed steps'."""
+    starts = [1_000 * n for n in range(22)]
+    kernel_rows = [(start + 100, start + 200, n + 1) for n, start in enumerate(starts)]
+    call_rows = [(start + 10, start + 20, n + 1, LAUNCH) for n, start in enumerate(starts)]
+    texts = ["execute_context_1(64)_generation_0(0)"] * 10 + ["execute_context_1(64)_generation_4(4)"] * 2
+    texts += ["execute_context_1(64)_generation_0(0)"] * 10
+    range_rows = [(start, start + 50, text) for start, text in zip(starts, texts, strict=True)]
+    path = make_export(StringIds=NAMES, **{KERNELS: kernels(*kernel_rows), CALLS: calls(*call_rows),
+                                           "NVTX_EVENTS": nvtx(*range_rows)})  # fmt: skip
+    assert sorted(analysed(path)["step_idle"]["phase"].unique()) == ["mixed", "prefill"]
+    # Every step is followed by 900 ns of nothing.
+    assert "idle for 900 ns per" in run(tmp_path, path)
