@@ -168,7 +168,7 @@ def _idle_columns(
     # Without steps the whole window says it all.
     shown = (
         np.flatnonzero((window_ns > 0) | (columns["operations"] > 0))
-        if len(tally.entries)
+        if len(steps.projection)
         else np.zeros(0, dtype=np.int64)
     )
     return {

@@ -581,6 +581,7 @@ def test_time_between_launches_of_two_threads_by_hand(make_export):
     )
     whole = analysed(path)["idle"].iloc[0]
     assert whole[["between_launches", "between_launches_ns"]].tolist() == [2, 18 + 17]
+    columns = kernels(*((100 * n, 100 * n + 5, n) for n in range(1, 5)))
     path = make_export(StringIds=NAMES, **{KERNELS: {**columns, "deviceId": [0, 1, 0, 1]}, CALLS: calls(
         *((10 * n, 10 * n + 2, n, LAUNCH) for n in range(1, 5)))})  # fmt: skip
     assert analysed(path)["idle"]["between_launches_ns"].sum() == 3 * 8
