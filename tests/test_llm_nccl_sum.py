@@ -203,6 +203,14 @@ def test_collectives_of_a_step_against_the_model(sqlite_of, tmp_path):
     assert "16 all-reduces a step; two for each of 32 layers are 64: 48 fewer than that" in said
 
 
+def test_two_all_reduces_for_each_of_32_layers(sqlite_of, tmp_path):
+    said, tables = run(tmp_path, sqlite_of(newest("tp_full")), "--model", "llama-3.1-8b")
+    reduces = tables["communication"].query("operation == 'all_reduce'").groupby(["device", "step"]).size()
+    assert reduces.tolist() == [64] * 10
+    assert "64 all-reduces a step; two for each of 32 layers are 64, as tensor parallelism has them" in said
+    assert "straggler" not in said
+
+
 def test_report_without_communication_says_so(sqlite_of, tmp_path):
     said, tables = run(tmp_path, sqlite_of(newest("decode_compiled")))
     assert said.startswith("No communication kernels were found.\nquality: ok")
