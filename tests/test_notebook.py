@@ -73,13 +73,24 @@ def test_notebook_runs_top_to_bottom_in_another_folder(notebook, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-# Figures of two captures of decode steps: for llm_decode_floor no roofline, since no model is given.
+DECODE = [FIXTURES / f"{capture}.nsys-rep" for capture in ("decode_eager", "decode_graph")]
+RANKS = [FIXTURES / "2023.4.4" / f"tp_eager_rank{rank}.nsys-rep" for rank in (0, 1)]
+
+
+# For llm_decode_floor no roofline, since no model is given; for llm_nccl_sum no message sizes, which 2023.4.4 does not
+# export.
 @pytest.mark.parametrize(
-    ("name", "figures"), [("llm_kernel_families", 5), ("llm_decode_floor", 3), ("llm_idle_gaps", 5)]
+    ("name", "reports", "figures"),
+    [
+        ("llm_kernel_families", DECODE, 5),
+        ("llm_decode_floor", DECODE, 3),
+        ("llm_idle_gaps", DECODE, 5),
+        ("llm_nccl_sum", RANKS, 4),
+        ("llm_nccl_sum", DECODE, 0),
+    ],
 )
-def test_notebook_needs_pandas_and_plotly_only(name, figures, nsys, tmp_path):
+def test_notebook_needs_pandas_and_plotly_only(name, reports, figures, nsys, tmp_path):
     """As plain Python, with everything else that is installed made unimportable."""
-    reports = [FIXTURES / f"{capture}.nsys-rep" for capture in ("decode_eager", "decode_graph")]
     made = pack("run", name, "--input", *reports, "--output", tmp_path / "out")
     assert made.returncode == 0, made.stderr
     cells = json.loads((tmp_path / "out" / f"{name}.ipynb").read_text())["cells"]
