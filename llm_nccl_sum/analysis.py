@@ -5,7 +5,8 @@ All functions are pure: a capture in, tables out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -27,13 +28,24 @@ from recipes.work_families import name_families
 
 @dataclass(frozen=True)
 class Settings:
-    """What the user can choose: rules for families; message size where NCCL does not tell; number of ranks; layers of
-    the model."""
+    """What the user can choose: rules for families; message sizes by operation where NCCL does not tell, under "" for
+    all others; number of ranks; layers of the model."""
 
     families: Path | None = None
-    bytes: int | None = None
+    bytes: Mapping[str, int] = field(default_factory=dict)
     ranks: int | None = None
     layers: int | None = None
+
+
+@dataclass(frozen=True)
+class _Found:
+    """The communication of a report: places of its kernels among the work, by device and start, their exposed ns; the
+    steps on the GPU, and which steps may be incomplete."""
+
+    rows: np.ndarray
+    exposed_ns: np.ndarray
+    projection: Projection
+    edge: np.ndarray
 
 
 def analyse(capture: Capture, settings: Settings) -> tuple[dict[str, pa.Table], list[str]]:
@@ -41,12 +53,17 @@ def analyse(capture: Capture, settings: Settings) -> tuple[dict[str, pa.Table], 
     work, steps = capture.work, capture.steps
     names = name_families(work, families.load_rules(settings.families))
     communicates = names.communicating(work.name)
-    projection = project(work, capture.attribution.step, steps)
     rows = np.flatnonzero(communicates)
-    exposed_ns = _exposed(work, communicates)[rows]
+    rows = rows[np.lexsort((work.start_ns[rows], work.device[rows]))]
+    found = _Found(
+        rows=rows,
+        exposed_ns=_exposed(work, communicates)[rows],
+        projection=project(work, capture.attribution.step, steps),
+        edge=edge_steps(capture) if len(steps) else np.zeros(0, dtype=bool),
+    )
     tables = {
-        COMMUNICATION.name: COMMUNICATION.of_report(_communication(capture, projection, rows, exposed_ns, settings)),
-        STEP_COMMUNICATION.name: STEP_COMMUNICATION.of_report(_by_step(capture, projection, rows, exposed_ns)),
+        COMMUNICATION.name: COMMUNICATION.of_report(_communication(capture, found, settings)),
+        STEP_COMMUNICATION.name: STEP_COMMUNICATION.of_report(_by_step(capture, found)),
     }
     return tables, []
 
@@ -64,27 +81,30 @@ def _exposed(work: GpuWork, communicates: np.ndarray) -> np.ndarray:
     return exposed_ns
 
 
-def _communication(
-    capture: Capture, projection: Projection, rows: np.ndarray, exposed_ns: np.ndarray, settings: Settings
-) -> dict:
-    work, steps, launches = capture.work, capture.steps, capture.launches
-    order = np.lexsort((work.start_ns[rows], work.device[rows]))
-    rows, exposed_ns = rows[order], exposed_ns[order]
+def _communication(capture: Capture, found: _Found, settings: Settings) -> dict:
+    work, steps, launches, projection, rows = (
+        capture.work,
+        capture.steps,
+        capture.launches,
+        found.projection,
+        found.rows,
+    )
     entry = projection.of_operation[rows]
     step = np.append(projection.step, NONE)[entry]
     messages = read_messages(capture.report, launches)
     launch = np.append(launches.of_operation, NONE)[rows]
-    sizes = np.append(messages.bytes, NONE)[launch]
-    if settings.bytes is not None:
-        sizes = np.where(sizes == NONE, settings.bytes, sizes)
     kinds = [kind_of(name) for name in work.names]
     name = work.name[rows]
+    given = np.array([_given(kind.operation, settings.bytes) for kind in kinds], dtype=np.int64)
+    sizes = np.append(messages.bytes, NONE)[launch]
+    sizes = np.where(sizes == NONE, given[name], sizes) if len(rows) else sizes
     clocks = [clock for clock in capture.report.read(schema.SESSION)["utc_epoch_ns"].to_pylist() if clock is not None]
     return {
         "device": np.array(work.devices.numbers, dtype=np.int64)[work.device[rows]],
         "phase": coded(np.append(steps.phase, len(steps.phases))[step], pa.array([*steps.phases, OUTSIDE])),
         "step": pa.array(step.astype(np.int64), mask=step < 0),
         "nth_step": pa.array(np.append(_nth_step(projection, steps.phase), 0)[entry], mask=entry < 0),
+        "edge": np.append(found.edge, False)[step],
         "name": coded(name, pa.array(work.names, pa.string())),
         **{
             field: _texts(name, [getattr(kind, field) for kind in kinds])
@@ -95,10 +115,15 @@ def _communication(
         ),
         "start_ns": work.start_ns[rows],
         "duration_ns": work.end_ns[rows] - work.start_ns[rows],
-        "exposed_ns": exposed_ns,
+        "exposed_ns": found.exposed_ns,
         "bytes": pa.array(sizes, mask=sizes == NONE),
         "clock_ns": pa.array([clocks[0] if clocks else None] * len(rows), pa.int64()),
     }
+
+
+def _given(operation: str, sizes: Mapping[str, int]) -> int:
+    """The size that the user gives for an operation, NONE for none; a barrier has no message."""
+    return NONE if operation in ("barrier", "other") else sizes.get(operation, sizes.get("", NONE))
 
 
 def _texts(name: np.ndarray, of_name: list[str | None]) -> pa.DictionaryArray:
@@ -121,9 +146,10 @@ def _nth_step(projection: Projection, phase_of_step: np.ndarray) -> np.ndarray:
     return nth
 
 
-def _by_step(capture: Capture, projection: Projection, rows: np.ndarray, exposed_ns: np.ndarray) -> dict:
+def _by_step(capture: Capture, found: _Found) -> dict:
     """A row for each entry of the projection, and for each device what is in no step, if there is any."""
-    work, steps, entries = capture.work, capture.steps, len(projection)
+    work, steps, projection, rows = capture.work, capture.steps, found.projection, found.rows
+    entries, exposed_ns, edge = len(projection), found.exposed_ns, found.edge
     group = np.where(projection.of_operation[rows] >= 0, projection.of_operation[rows], entries + work.device[rows])
     count = entries + len(work.devices.numbers)
     durations_ns = work.end_ns[rows] - work.start_ns[rows]
@@ -133,7 +159,6 @@ def _by_step(capture: Capture, projection: Projection, rows: np.ndarray, exposed
     )
     outside = np.flatnonzero(calls[entries:])
     shown = np.concatenate([np.arange(entries), entries + outside])
-    edge = edge_steps(capture) if len(steps) else np.zeros(0, dtype=bool)
     none = [None] * len(outside)
     durations = projection.duration_ns
     return {

@@ -11,68 +11,73 @@ import pyarrow as pa
 
 from llm_nccl_sum.analysis import Settings
 from llm_nccl_sum.bandwidth import bus_factor, whole_message
-from llm_nccl_sum.matching import Collectives, match
+from llm_nccl_sum.matching import Collectives, match_sets, rank_sets
 from llm_nccl_sum.participants import Participants, find_participants
 from llm_nccl_sum.tables import COLLECTIVES, COMMUNICATION, MATCHED, RANKS
-from llm_nccl_sum.verdicts import straggler_scores
+from llm_nccl_sum.verdicts import blame
 
 _KIND = ["operation", "dtype", "algorithm", "protocol"]
 
 
 @dataclass(frozen=True)
 class Together:
-    """All communication of a run: the kernels, who took part, the participant of each kernel, what is matched."""
+    """All communication of a run: the kernels, with `ranks` in each; who took part; the participant of each kernel;
+    what is matched, set by set."""
 
     kernels: pd.DataFrame
     participants: Participants
     participant: np.ndarray
-    matched: Collectives
+    sets: list[Collectives]
 
 
-def together(communication: pa.Table, files: pa.Table) -> Together:
+def together(communication: pa.Table, files: pa.Table, settings: Settings) -> Together:
     """Brings the reports together. PackError when two claim one rank."""
-    kernels = communication.to_pandas()
+    clocks = communication["clock_ns"]
+    kernels = communication.drop_columns(["clock_ns"]).to_pandas()
+    # As whole numbers: a float does not hold ns since 1970.
+    known = clocks.is_valid().to_numpy(zero_copy_only=False)
+    clock_ns = clocks.fill_null(0).to_numpy()
+    lowest = clock_ns[known].min() if known.any() else 0
+    kernels = kernels.assign(clock_ns=np.where(known, clock_ns - lowest, 0), clock_known=known)
+    kernels = kernels.astype(dict.fromkeys(("report", "phase", *_KIND, "communicator", "name"), object))
     participants = find_participants(kernels, files.to_pandas())
-    places = pd.Series(
-        range(len(participants)), index=pd.MultiIndex.from_frame(participants.rows[["report", "device"]])
-    )
-    keys = pd.MultiIndex.from_arrays([kernels["report"].astype(str), kernels["device"]])
+    index = pd.MultiIndex.from_frame(participants.rows[["report", "device"]])
+    keys = pd.MultiIndex.from_arrays([kernels["report"], kernels["device"]])
+    places = pd.Series(np.arange(len(participants)), index=index)
     participant = places.reindex(keys).to_numpy(dtype=np.int64) if len(kernels) else np.zeros(0, dtype=np.int64)
-    return Together(kernels, participants, participant, match(kernels, participant, len(participants)))
+    sets = rank_sets(kernels, participant, len(participants), settings.ranks)
+    members = np.array([len(np.unique(participant[sets == number])) for number in range(int(sets.max(initial=-1)) + 1)])
+    size = np.full(len(kernels), settings.ranks) if settings.ranks else members[sets] if len(members) else sets
+    kernels = kernels.assign(ranks=np.asarray(size, dtype=np.int64))
+    return Together(kernels, participants, participant, match_sets(kernels, participant, sets))
 
 
 def combine(tables: dict[str, pa.Table], files: pa.Table, settings: Settings) -> dict[str, pa.Table]:
     """The tables made of those of all reports. PackError when two reports claim one rank."""
-    all_of = together(tables[COMMUNICATION.name], files)
+    all_of = together(tables[COMMUNICATION.name], files, settings)
     return {
-        COLLECTIVES.name: COLLECTIVES.build(_collectives(all_of.kernels, ranks_of(all_of, settings))),
+        COLLECTIVES.name: COLLECTIVES.build(_collectives(all_of.kernels)),
         MATCHED.name: MATCHED.build(_matched(all_of)),
         RANKS.name: RANKS.build(_ranks(all_of)),
     }
 
 
-def ranks_of(all_of: Together, settings: Settings) -> int:
-    """How many ranks a collective has: as the user says, else as many as there are here."""
-    return settings.ranks or len(all_of.participants)
-
-
-def _collectives(kernels: pd.DataFrame, ranks: int) -> dict[str, Any]:
-    keys = ["report", "rank", "device", "phase", *_KIND]
-    frame = kernels.astype(dict.fromkeys(("report", "phase"), str))
-    frame = frame.assign(**{name: frame[name].astype(object) for name in _KIND}, known=frame["bytes"].notna())
-    groups = frame.groupby(keys, dropna=False, sort=True, observed=True)
+def _collectives(kernels: pd.DataFrame) -> dict[str, Any]:
+    keys = ["report", "rank", "device", "phase", *_KIND, "ranks"]
+    frame = kernels.assign(known=kernels["bytes"].notna())
+    groups = frame.groupby(keys, dropna=False, sort=True)
     sums = groups.agg(calls=("duration_ns", "size"), time_ns=("duration_ns", "sum"), exposed_ns=("exposed_ns", "sum"),
                       bytes=("bytes", "sum"), known=("known", "all")).reset_index()  # fmt: skip
     algbw, busbw = [], []
     for row in sums.itertuples():
-        usable = row.known and row.time_ns > 0 and (ranks > 1 or whole_message(row.operation, 2) == 1)
-        width = row.bytes * whole_message(row.operation, ranks) / (row.time_ns / 1e9) if usable else None
-        factor = bus_factor(row.operation, ranks)
+        # For one rank the whole of a message that is counted by its part is not known.
+        usable = row.known and row.time_ns > 0 and (row.ranks > 1 or whole_message(row.operation, 2) == 1)
+        width = row.bytes * whole_message(row.operation, row.ranks) / (row.time_ns / 1e9) if usable else None
+        factor = bus_factor(row.operation, row.ranks)
         algbw.append(width)
         busbw.append(None if width is None or factor is None else width * factor)
-    columns = {name: _nullable(sums[name]) for name in keys}
     return {
-        **columns,
+        **{name: _nullable(sums[name]) for name in keys},
         **{name: sums[name].to_numpy() for name in ("calls", "time_ns", "exposed_ns")},
         "bytes": pa.array(sums["bytes"].fillna(0).astype("int64"), mask=~sums["known"].to_numpy(dtype=bool)),
         "algbw_bytes_per_s": pa.array(algbw, pa.float64()),
@@ -86,48 +91,62 @@ def _nullable(column: pd.Series) -> pa.Array:
 
 
 def _matched(all_of: Together) -> dict[str, Any]:
-    found, rows = all_of.matched, all_of.kernels.iloc[all_of.matched.rows]
+    """Sets one behind the other; collectives are numbered through."""
     ranks = all_of.participants.rows["rank"].to_numpy(dtype=np.int64)
-    unknown = np.full(len(found), not found.aligned)
+    none = np.zeros(0, dtype=np.int64)
+    first = np.cumsum([0, *(found.count for found in all_of.sets)])
+
+    def column(name: str) -> np.ndarray:
+        return np.concatenate([none, *(getattr(found, name) for found in all_of.sets)])
+
+    rows = all_of.kernels.iloc[column("rows")]
+    step = column("step")
+    unknown = np.concatenate([none, *(np.full(len(found), not found.aligned) for found in all_of.sets)]).astype(bool)
     return {
-        "collective": found.collective,
-        "rank": ranks[found.participant] if len(found) else np.zeros(0, dtype=np.int64),
-        "phase": _text_codes(rows["phase"]),
-        "nth_step": pa.array(rows["nth_step"], pa.int64(), from_pandas=True),
-        "operation": _text_codes(rows["operation"]),
+        "collective": np.concatenate(
+            [none, *(found.collective + n for found, n in zip(all_of.sets, first[:-1], strict=True))]
+        ),
+        "rank": ranks[column("participant")] if len(ranks) else none,
+        "nth_step": pa.array(step, mask=step < 0),
+        **{name: _texts(rows[name]) for name in ("phase", "operation", "communicator")},
+        "ranks": rows["ranks"].to_numpy(dtype=np.int64),
         "bytes": pa.array(rows["bytes"], pa.int64(), from_pandas=True),
-        "duration_ns": found.duration_ns,
-        "transfer_ns": found.transfer_ns,
-        "wait_ns": found.wait_ns,
-        "last": found.last,
-        "arrival_ns": pa.array(found.arrival_ns, pa.int64(), mask=unknown),
+        **{name: column(name) for name in ("duration_ns", "transfer_ns", "wait_ns")},
+        "last": column("last").astype(bool),
+        "arrival_ns": pa.array(column("arrival_ns"), pa.int64(), mask=unknown),
     }
 
 
-def _text_codes(column: pd.Series) -> pa.Array:
-    return pa.array(column).cast(pa.dictionary(pa.int32(), pa.string())) if len(column) else pa.array([], pa.string())
+def _texts(column: pd.Series) -> pa.Array:
+    return pa.array(column, pa.string(), from_pandas=True).dictionary_encode()
 
 
 def _ranks(all_of: Together) -> dict[str, Any]:
-    found, count, rows = all_of.matched, len(all_of.participants), all_of.participants.rows
-    times_last, score = straggler_scores(found, count)
-    own = all_of.participant
+    count, rows = len(all_of.participants), all_of.participants.rows
     duration_ns = all_of.kernels["duration_ns"].to_numpy()
-
-    def summed(code: np.ndarray, values: np.ndarray) -> np.ndarray:
-        return np.bincount(code, weights=values, minlength=count).astype(np.int64)
-
-    clocks = {"clock_offset_ns": found.offset_ns, "clock_residual_ns": found.residual_ns}
+    sums = {name: np.zeros(count, dtype=np.int64) for name in ("matched", "wait_ns", "transfer_ns", "times_last")}
+    caused_ns, around_ns = np.zeros(count), np.zeros(count)
+    offset_ns, residual_ns = np.full(count, np.nan), np.full(count, np.nan)
+    for found in all_of.sets:
+        shape, members = (found.count, len(found.members)), found.members
+        sums["matched"][members] += found.count
+        for name in ("wait_ns", "transfer_ns"):
+            sums[name][members] += getattr(found, name).reshape(shape).sum(axis=0)
+        sums["times_last"][members] += found.last.reshape(shape).sum(axis=0)
+        caused_ns[members] += blame(found).sum(axis=0)
+        around_ns[members] += found.wait_ns.sum()
+        # The first set that a rank is in tells its clock.
+        new = np.isnan(offset_ns[members])
+        offset_ns[members[new]], residual_ns[members[new]] = found.offset_ns[new], found.residual_ns[new]
+    score = np.divide(caused_ns, around_ns, out=np.full(count, np.nan), where=around_ns > 0)
+    clocks = {"clock_offset_ns": offset_ns, "clock_residual_ns": residual_ns}
     return {
         "rank": rows["rank"].to_numpy(dtype=np.int64),
         "report": pa.array(rows["report"].tolist(), pa.string()),
         "device": rows["device"].to_numpy(dtype=np.int64),
-        "calls": np.bincount(own, minlength=count),
-        "time_ns": summed(own, duration_ns),
-        "matched": np.bincount(found.participant, minlength=count),
-        "wait_ns": summed(found.participant, found.wait_ns),
-        "transfer_ns": summed(found.participant, found.transfer_ns),
-        "times_last": times_last,
+        "calls": np.bincount(all_of.participant, minlength=count),
+        "time_ns": np.bincount(all_of.participant, weights=duration_ns, minlength=count).astype(np.int64),
+        **sums,
         "straggler_score": pa.array(score, pa.float64(), mask=np.isnan(score)),
         **{name: pa.array(np.nan_to_num(values).round().astype(np.int64), mask=np.isnan(values))
            for name, values in clocks.items()},

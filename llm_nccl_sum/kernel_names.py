@@ -22,11 +22,11 @@ _TYPE = re.compile(rf"(?<![A-Za-z0-9])({_LONGEST_FIRST})(?![A-Za-z0-9])")
 # In order; the first that the name, without parameters, holds.
 _OPERATIONS = (
     (r"all_?to_?all|a2a(?![a-z])|A2A", "all_to_all"),
-    (r"all_?reduce|cross_device_reduce|one_?shot|two_?shot|lamport|quick_?reduce|(?<![a-z])cuda_ar_", "all_reduce"),
     (r"all_?gather", "all_gather"),
     (r"reduce_?scatter", "reduce_scatter"),
-    (r"dispatch|notify", "dispatch"),
     (r"combine", "combine"),
+    (r"dispatch|notify", "dispatch"),
+    (r"all_?reduce|cross_device_reduce|one_?shot|two_?shot|lamport|quick_?reduce|(?<![a-z])cuda_ar_", "all_reduce"),
     (r"broadcast", "broadcast"),
     (r"send_?recv|push_?pull|halo|p2p|_send|_recv|put_signal", "send_recv"),
     (r"barrier|wait|signal", "barrier"),

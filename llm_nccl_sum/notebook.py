@@ -65,12 +65,15 @@ shown[["report", "rank", "device", *kinds, "calls", "ms", "exposed_ms", "bytes",
 # %%
 counted = steps[steps["step"].notna() & (steps["calls"] > 0)]
 places = counted["report"] + " · GPU " + counted["device"].astype("Int64").astype(str)
+# One scale, so that ranks can be compared.
+most = counted["time_ns"].max() / 1e6 if len(counted) else 0
 for where, own in list(counted.groupby(places, sort=False))[:4]:
     x = own["step"].astype("Int64").astype(str) + " " + own["phase"]
     figure = go.Figure()
     figure.add_bar(x=x, y=own["exposed_ns"] / 1e6, name="exposed", marker_color="#e45756")
     figure.add_bar(x=x, y=(own["time_ns"] - own["exposed_ns"]) / 1e6, name="hidden", marker_color="#54a24b")
     figure.update_layout(barmode="stack", title=where, yaxis_title="communication, ms", xaxis_title="step", height=380)
+    figure.update_yaxes(range=[0, 1.05 * most])
     figure.show()
 if not len(counted):
     print("No communication in steps.")
@@ -89,10 +92,10 @@ if len(matched):
             zmax=float(grid.stack().quantile(0.98)), zmin=0, colorbar_title="waits, us",
         )
     )  # fmt: skip
-    figure.update_layout(xaxis_title="collective", height=max(260, 120 + 26 * len(grid)))
+    figure.update_layout(xaxis_title="collective", height=max(340, 140 + 26 * len(grid)))
     figure.show()
 else:
-    print("Nothing is matched: give the reports of all ranks.")
+    print("No matched collectives: the summary above says why.")
 
 # %% [markdown]
 # ## Arrival
@@ -118,19 +121,20 @@ else:
 # %%
 RING = {"all_reduce": lambda n: 2 * (n - 1) / n, "all_gather": lambda n: n - 1, "reduce_scatter": lambda n: n - 1,
         "all_to_all": lambda n: n - 1, "broadcast": lambda n: 1, "reduce": lambda n: 1}  # fmt: skip
-sized = matched[matched["bytes"].notna() & matched["last"].astype(bool)] if len(matched) else matched
+sized = matched[matched["bytes"].notna() & (matched["wait_ns"] == 0)] if len(matched) else matched
 if len(sized):
     figure = go.Figure()
     for operation, own in sized.groupby("operation"):
         if operation in RING:
-            width = own["bytes"] * RING[operation](len(ranks)) / own["transfer_ns"]
+            factor = own["ranks"].map(RING[operation])
+            width = own["bytes"] * factor / own["transfer_ns"]
             figure.add_scatter(x=own["bytes"] / 1e6, y=width, mode="markers", name=operation)
     figure.update_xaxes(type="log", title="message, MB")
     figure.update_yaxes(title="busbw, GB/s", rangemode="tozero")
     figure.update_layout(height=420)
     figure.show()
 else:
-    print("No message sizes: export with --include-json=true (Nsight 2024.2 or newer), or give --bytes.")
+    print("Nothing to draw: it takes matched collectives and their message sizes (see --bytes).")
 
 # %% [markdown]
 # ## Ranks

@@ -27,16 +27,16 @@ def find_participants(communication: pd.DataFrame, files: pd.DataFrame) -> Parti
     rows = communication[["report", "device", "rank"]].drop_duplicates().sort_values(["report", "device"])
     rows = rows.astype({"report": str}).reset_index(drop=True)
     alone = rows.groupby("report")["device"].transform("size") == 1
-    known = bool(len(rows)) and bool(alone.all()) and bool(rows["rank"].notna().all())
-    if known:
-        twice = rows[rows["rank"].duplicated(keep=False)]
-        if len(twice):
-            names = ", ".join(twice.sort_values("rank")["report"].head(4))
-            rank = int(twice["rank"].min())
-            raise PackError(
-                f"rank {rank} is that of several reports ({names}): two runs, or one report twice; give those of one "
-                "run, or their ranks with --rank-map"
-            )
+    named = rows[alone & rows["rank"].notna()]
+    twice = named[named["rank"].duplicated(keep=False)]
+    if len(twice):
+        names = ", ".join(twice.sort_values("rank")["report"].head(4))
+        rank = int(twice["rank"].min())
+        raise PackError(
+            f"rank {rank} is that of several reports ({names}): two runs, or one report twice; give those of one run, "
+            "or their ranks with --rank-map"
+        )
+    if len(rows) and len(named) == len(rows):
         rows = rows.sort_values("rank").astype({"rank": "int64"}).reset_index(drop=True)
         sources = sorted(set(files.loc[files["report"].isin(rows["report"]), "rank_source"].dropna()))
         return Participants(rows, True, ", ".join(sources))

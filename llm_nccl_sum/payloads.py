@@ -15,7 +15,8 @@ from recipes.ranges import Payloads, read_payloads
 from recipes.report.report import Report
 from recipes.timeline import Lookup
 
-_BYTES, _COMMUNICATOR = "Message size [bytes]", "NCCL communicator ID"
+# Older versions of NCCL say Bytes.
+_BYTES, _COMMUNICATOR = ("Message size [bytes]", "Bytes"), "NCCL communicator ID"
 
 
 @dataclass(frozen=True)
@@ -43,41 +44,71 @@ def read_messages(report: Report, launches: Launches) -> Messages:
     enclosing = Lookup(ranges.global_tid, ranges.start_ns, ranges.end_ns, np.arange(len(ranges.start_ns)))
     at = enclosing.find(launches.thread, launches.start_ns)
     inside = np.flatnonzero(at >= 0)
-    found.bytes[inside], found.communicator[inside] = sizes[at[inside]], communicator[at[inside]]
+    # Of several kernels that one call launched, nobody knows which has how much.
+    crowded = np.bincount(at[inside], minlength=len(sizes))[at[inside]] > 1
+    crowded &= ranges.name[at[inside]] == ranges.code("ncclGroupEnd")
+    found.bytes[inside] = np.where(crowded, NONE, sizes[at[inside]])
+    found.communicator[inside] = communicator[at[inside]]
     return found
 
 
 def _with_groups(ranges: Payloads, sizes: np.ndarray, communicator: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sizes and communicators, those of a group's end being what its calls add up to."""
-    order = np.lexsort((ranges.start_ns, ranges.global_tid))
-    number, names = np.arange(len(order)), np.array(ranges.names)[ranges.name[order]]
-    size, tid = sizes[order], ranges.global_tid[order]
-    told = size != NONE
-    added = np.append(0, np.cumsum(np.where(told, size, 0)))
-    # The last group start, and the last call with a payload, up to each range.
-    begin = np.maximum.accumulate(np.where(names == "ncclGroupStart", number, -1))
-    member = np.maximum.accumulate(np.where(told, number, -1))
-    end = (names == "ncclGroupEnd") & (begin >= 0) & (member > begin) & (tid[begin] == tid) & (tid[member] == tid)
+    """Sizes and communicators, those of the end of an outermost group being what its calls add up to.
+
+    Sends and receives of a group go at the same time: the larger sum counts. A group of several communicators launches
+    a kernel for each, which cannot be told apart.
+    """
     sizes, communicator = sizes.copy(), communicator.copy()
-    sizes[order[end]] = (added[number] - added[begin + 1])[end]
-    communicator[order[end]] = communicator[order[member[end]]]
+    start, end, send, receive = (
+        ranges.code(name) for name in ("ncclGroupStart", "ncclGroupEnd", "ncclSend", "ncclRecv")
+    )
+    for thread in np.unique(ranges.global_tid[ranges.name == end]).tolist():
+        rows = np.flatnonzero(ranges.global_tid == thread)
+        name = ranges.name[rows]
+        opened = np.cumsum((name == start).astype(np.int64) - (name == end))
+        # An end without a start opens nothing.
+        depth = opened - np.minimum(np.minimum.accumulate(opened), 0)
+        before = np.append(0, depth[:-1])
+        begins = np.maximum.accumulate(np.where((name == start) & (before == 0), np.arange(len(rows)), -1))
+        ends = np.flatnonzero((name == end) & (before == 1))
+        told = sizes[rows] != NONE
+        sums = {
+            kind: np.append(0, np.cumsum(np.where(told & chosen, sizes[rows], 0)))
+            for kind, chosen in (("send", name == send), ("receive", name == receive),
+                                 ("other", (name != send) & (name != receive)))
+        }  # fmt: skip
+        member = np.maximum.accumulate(np.where(told, np.arange(len(rows)), -1))
+        code = communicator[rows][np.maximum(member, 0)]
+        changes = np.append(0, np.cumsum(np.append(0, np.diff(code)) != 0))
+        first = np.searchsorted(np.flatnonzero(told), begins[ends])
+        first = np.append(np.flatnonzero(told), len(rows))[first]
+        some = ends[first < ends]
+        begin, first = begins[ends][first < ends], first[first < ends]
+        within = {kind: total[some] - total[begin] for kind, total in sums.items()}
+        one = changes[some] == changes[first + 1]
+        total = within["other"] + np.maximum(within["send"], within["receive"])
+        sizes[rows[some]] = np.where(one, total, NONE)
+        communicator[rows[some]] = np.where(one, communicator[rows[first]], NONE)
     return sizes, communicator
 
 
 def _decoded(payload: np.ndarray, texts: list[str]) -> tuple[np.ndarray, np.ndarray, list[str]]:
     """Bytes and communicator of each range, NONE where its payload does not say; and the communicators' names."""
-    size, place, names = [], [], {}
-    for text in texts:
-        try:
-            fields = json.loads(text)
-        except ValueError:
-            fields = {}
-        fields = fields if isinstance(fields, dict) else {}
-        bytes_ = fields.get(_BYTES)
-        size.append(bytes_ if isinstance(bytes_, int) and 0 <= bytes_ < 1 << 62 else NONE)
-        name = fields.get(_COMMUNICATOR)
-        label = f"{name:x}" if isinstance(name, int) else str(name)
-        place.append(NONE if name is None else names.setdefault(label, len(names)))
+    used = np.unique(payload[payload >= 0])
     # The last one stands for no payload.
-    sizes, places = np.array([*size, NONE], dtype=np.int64), np.array([*place, NONE], dtype=np.int32)
-    return sizes[payload], places[payload], list(names)
+    size, place = np.full(len(texts) + 1, NONE, dtype=np.int64), np.full(len(texts) + 1, NONE, dtype=np.int32)
+    names: dict[str, int] = {}
+    for number in used.tolist():
+        try:
+            fields = json.loads(texts[number])
+        except ValueError:
+            continue
+        if not isinstance(fields, dict):
+            continue
+        bytes_ = next((fields[name] for name in _BYTES if name in fields), None)
+        if isinstance(bytes_, int) and 0 <= bytes_ < 1 << 50:
+            size[number] = bytes_
+        name = fields.get(_COMMUNICATOR)
+        if name is not None:
+            place[number] = names.setdefault(f"{name:x}" if isinstance(name, int) else str(name), len(names))
+    return size[payload], place[payload], list(names)

@@ -27,11 +27,17 @@ def add_options(add: Add) -> None:
     """Adds this recipe's own options."""
     add(
         "--bytes",
-        type=byte_size,
+        type=_sizes,
+        default={},
         metavar="BYTES",
-        help="Message size of every collective that NCCL's ranges do not tell, such as 131072 or 128K",
+        help="Message size where NCCL's ranges do not tell it: 128K for all, or all_reduce=128K,all_gather=2M",
     )
-    add("--ranks", type=_ranks, metavar="N", help="Ranks in a collective; the number of devices given by default")
+    add(
+        "--ranks",
+        type=_ranks,
+        metavar="N",
+        help="Ranks in a collective, where communicators are not known; the number of devices given by default",
+    )
     add(
         "--model",
         metavar="MODEL",
@@ -51,6 +57,12 @@ def settings(args: argparse.Namespace) -> Settings:
     check_rules(args.families)
     layers = layer_count(args.model) if args.model else None
     return Settings(args.families, args.bytes, args.ranks, layers)
+
+
+def _sizes(text: str) -> dict[str, int]:
+    """The size for each operation, under "" for all others."""
+    parts = [part.rpartition("=") for part in text.split(",")]
+    return {operation: byte_size(size) for operation, _, size in parts}
 
 
 def _ranks(text: str) -> int:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from llm_nccl_sum.analysis import Settings
+from llm_nccl_sum.bandwidth import whole_message
 from llm_nccl_sum.combined import Together, together
-from llm_nccl_sum.matching import NOT_COLLECTIVE
+from llm_nccl_sum.matching import SPLIT, Collectives
 from llm_nccl_sum.participants import Participants
 from llm_nccl_sum.tables import OUTSIDE
 from llm_nccl_sum.verdicts import Verdict, judge
@@ -22,6 +25,10 @@ _MUCH = 0.25
 _RANKS = 16
 _NOTEBOOK_COLLECTIVES, _NOTEBOOK_STEPS = 2000, 3000
 _ALL_REDUCE = ("all_reduce", "all_reduce_fused")
+#: Below so many bytes the latency of a collective counts more than its bandwidth.
+_SMALL = 1 << 20
+#: Waiting is told of a phase when this share of its communication is matched.
+_MOST = 0.7
 
 
 def summarise(tables: dict[str, pa.Table], settings: Settings) -> str:
@@ -29,50 +36,62 @@ def summarise(tables: dict[str, pa.Table], settings: Settings) -> str:
     kinds = tables["collectives"].to_pandas()
     if kinds.empty:
         return _nothing(tables)
-    all_of = together(tables["communication"], tables["files"])
-    count = len(all_of.participants)
+    all_of = together(tables["communication"], tables["files"], settings)
     missing = _missing(all_of.participants, settings)
-    verdict = judge(all_of.matched, count, missing)
+    verdicts = [judge(found, missing) for found in all_of.sets]
     steps = tables["step_communication"].to_pandas()
-    lines = [_verdict(kinds, steps, verdict, tables), "{quality}", "", _operation_table(kinds), "", _step_table(steps)]
+    lines = [_verdict(kinds, steps, verdicts, all_of), "{quality}", "", _operation_table(kinds), "", _step_table(steps)]
     lines += [*_rank_table(tables["ranks"].to_pandas(), all_of.participants.known), ""]
-    found = [*_matching(all_of), *_decode(steps, all_of, verdict), *_training(steps), *_expected(tables, settings)]
+    found = [*_matching(all_of), *_late(verdicts, all_of), *_decode(steps, all_of, kinds), *_training(steps)]
+    found += [*_expected(tables, settings), *_sizes(kinds)]
     return "\n".join([*lines, *(f"{number}. {text}" for number, text in enumerate(found, 1))])
 
 
 def _nothing(tables: dict[str, pa.Table]) -> str:
     """No communication: said as it is, with what to do when some was expected."""
+    said = "No communication kernels were found.\n{quality}"
+    if not pc.any(pc.equal(tables["files"]["status"], "ok")).as_py():
+        return said
     return (
-        "No communication kernels were found.\n{quality}\nIf there should be some, the capture lacks their processes "
-        "(--trace-fork-before-exec=true), hides them in CUDA graphs (--cuda-graph-trace=node), or they have names "
-        "that no rule knows: see llm_kernel_families"
+        f"{said}\nIf there should be some, the capture lacks their processes (--trace-fork-before-exec=true), hides "
+        "them in CUDA graphs (--cuda-graph-trace=node), or they have names that no rule knows: see llm_kernel_families"
     )
 
 
 def _missing(participants: Participants, settings: Settings) -> int:
-    """How many ranks are known not to be here."""
+    """How many ranks are known not to be here: as the user says, else by a gap in the ranks."""
     expected = settings.ranks or 0
-    if participants.known:
-        expected = max(expected, int(participants.rows["rank"].max()) + 1)
+    if participants.known and not settings.ranks:
+        expected = int(participants.rows["rank"].max()) + 1
     return max(expected - len(participants), 0)
 
 
-def _name(verdict: Verdict, ranks: pd.Series) -> str:
+def _told(verdict: Verdict, ranks: pd.Series) -> str:
     if verdict.straggler is None:
-        return verdict.kind
-    return f"{verdict.kind} (straggler: rank {ranks.iloc[verdict.straggler]})"
+        return f"{verdict.kind}: {verdict.why}"
+    return f"{verdict.kind} (straggler: rank {ranks.iloc[verdict.straggler]}): {verdict.why}"
 
 
-def _verdict(kinds: pd.DataFrame, steps: pd.DataFrame, verdict: Verdict, tables: dict[str, pa.Table]) -> str:
+def _verdict(kinds: pd.DataFrame, steps: pd.DataFrame, verdicts: list[Verdict], all_of: Together) -> str:
     time_ns, exposed_ns = kinds["time_ns"].sum(), kinds["exposed_ns"].sum()
-    counted = steps[steps["step"].notna() & ~steps["edge"].astype(bool)]
-    share = counted["exposed_ns"].sum() / counted["duration_ns"].sum() if counted["duration_ns"].sum() else None
+    inside = steps[steps["step"].notna()]
+    counted = inside[~inside["edge"].astype(bool)]
     devices = kinds[["report", "device"]].drop_duplicates()
     said = f"{format_ns(time_ns)} of communication on {format_count(len(devices), 'GPU')}"
     said += f", {format_ns(exposed_ns)} exposed ({format_share(exposed_ns / max(time_ns, 1))})"
-    if share is not None:
-        said += f", {format_share(share)} of the steps"
-    return f"{said}; {_name(verdict, tables['ranks'].to_pandas()['rank'])}: {verdict.why}"
+    if counted["exposed_ns"].sum():
+        said += f", {format_share(counted['exposed_ns'].sum() / counted['duration_ns'].sum())} of the steps"
+    elif not inside["calls"].sum():
+        said += ", none of it in a step"
+    ranks = all_of.participants.rows["rank"]
+    if len(verdicts) < 2:
+        return "; ".join([said, *(_told(verdict, ranks) for verdict in verdicts)])
+    # Several sets: how many of each kind, and every straggler.
+    kinds_of = Counter(verdict.kind for verdict in verdicts).most_common()
+    late = sorted({int(ranks.iloc[one.straggler]) for one in verdicts if one.straggler is not None})
+    named = f" (straggler{'s' if len(late) > 1 else ''}: rank {', '.join(map(str, late))})" if late else ""
+    told = [f"{kind}{named if kind == 'arrival skew' else ''} in {count}" for kind, count in kinds_of]
+    return f"{said}; of {len(verdicts)} sets of ranks {', '.join(told)}"
 
 
 def _gb(value: float) -> str:
@@ -80,21 +99,25 @@ def _gb(value: float) -> str:
 
 
 def _operation_table(kinds: pd.DataFrame) -> str:
-    names = ["phase", "operation", "dtype", "algorithm", "protocol"]
-    frame = kinds.assign(**{name: kinds[name].fillna("-") for name in names})
+    names = ["phase", "operation", "dtype", "algorithm", "protocol", "ranks"]
+    frame = kinds.assign(**{name: kinds[name].astype(object).where(kinds[name].notna(), "-") for name in names})
     rows = []
     for key, some in sorted(frame.groupby(names), key=lambda item: -item[1]["time_ns"].sum()):
+        phase, operation, dtype, algorithm, *_, ranks = key
         calls, time_ns = some["calls"].sum(), some["time_ns"].sum()
-        size = some["bytes"].sum(min_count=len(some))
         # Of several ranks the fastest: the others' time holds waiting.
-        fastest = some.loc[some["time_ns"].idxmin()]
+        best = some.loc[(some["time_ns"] / some["calls"]).idxmin()]
+        each = best["bytes"] / best["calls"] * whole_message(operation, ranks)
+        # What NCCL's kernels are called after need not be what ran in them.
+        shown = [operation, dtype, algorithm if algorithm in ("one_shot", "two_shot") else "-"]
         rows.append(
-            [" ".join(part for part in key[1:] if part != "-"), key[0], f"{calls:,}", format_ms(time_ns),
+            [" ".join(part for part in shown if part != "-"), phase, f"{ranks}", f"{calls:,}", format_ms(time_ns),
              format_ms(some["exposed_ns"].sum()), f"{time_ns / calls / 1e3:,.1f}",
-             "-" if pd.isna(size) else f"{size / calls / 1e6:,.3f}", _gb(fastest["algbw_bytes_per_s"]),
-             _gb(fastest["busbw_bytes_per_s"])]
+             f"{best['time_ns'] / best['calls'] / 1e3:,.1f}", "-" if pd.isna(each) else f"{each / 1e6:,.3f}",
+             _gb(best["algbw_bytes_per_s"]), _gb(best["busbw_bytes_per_s"])]
         )  # fmt: skip
-    head = ["operation", "phase", "calls", "ms", "exposed ms", "us a call", "MB a call", "algbw GB/s", "busbw GB/s"]
+    head = ["operation, all GPUs", "phase", "ranks", "calls", "ms", "exposed ms", "us a call", "fastest rank us",
+            "MB", "algbw GB/s", "busbw GB/s"]  # fmt: skip
     return text_table(head, rows)
 
 
@@ -111,7 +134,9 @@ def _step_table(steps: pd.DataFrame) -> str:
              format_ms(device_steps["duration_ns"].mean()) if inside else "-",
              format_share(device_steps["exposed_ns"].sum() / length_ns) if inside and length_ns else "-"]
         )  # fmt: skip
-    return text_table(["mean step", "steps", "calls", "ms", "exposed", "hidden", "step ms", "exposed share"], rows)
+    return text_table(
+        ["mean step, one GPU", "steps x GPUs", "calls", "ms", "exposed", "hidden", "step ms", "exposed share"], rows
+    )
 
 
 def _rank_table(ranks: pd.DataFrame, known: bool) -> list[str]:
@@ -131,36 +156,55 @@ def _rank_table(ranks: pd.DataFrame, known: bool) -> list[str]:
 
 
 def _matching(all_of: Together) -> list[str]:
-    found = all_of.matched
+    """What was matched, and how far clocks can be trusted."""
+    sets = [found for found in all_of.sets if len(found.members) > 1]
     if len(all_of.participants) < 2:
         return []
-    count = int(found.collective.max(initial=-1)) + 1
-    said = f"{count:,} collectives are matched across {len(all_of.participants)} ranks"
-    said += f" ({all_of.participants.sources}), {found.unmatched:,} kernels are not"
-    pairs = int(all_of.kernels["operation"].isin(NOT_COLLECTIVE).sum())
-    if pairs:
-        said += (
-            f", nor are {pairs:,} between two ranks (send and receive), whose order does not tell who belongs to whom"
-        )
-    if found.left_out_ns is not None:
-        said += f"; the first one is left out ({format_ns(found.left_out_ns)} of waiting: ranks enter the window apart)"
-    if len(found):
-        worst = format_ns(float(np.nanmax(found.residual_ns)))
-        if found.aligned:
-            late = (
-                found.arrival_ns
-                == np.maximum.reduceat(found.arrival_ns, np.flatnonzero(np.diff(found.collective, prepend=-1)))[
-                    found.collective
-                ]
-            )
-            agree = (late & found.last).sum() / count
-            said += f"; clocks agree within {worst}, and by them the shortest kernel came last in {agree * 100:.0f} %"
-        else:
-            said += f"; clocks agree within {worst} only, longer than ranks wait: verdicts rest on durations alone"
-    return [said]
+    said = f"{sum(found.count for found in sets):,} collectives are matched across {len(all_of.participants)} ranks"
+    said += f" ({all_of.participants.sources})"
+    known = all(found.communicator for found in sets)
+    if sets and not known:
+        said += f", taken for {'one communicator' if len(sets) == 1 else f'{len(sets)} communicators'}: NCCL tells none"
+    said += f"; {sum(found.unmatched for found in sets):,} kernels are not"
+    uneven, shifted = sum(found.uneven for found in sets), max((found.shifted for found in sets), default=0)
+    if uneven:
+        said += f", in {format_count(uneven, 'step')} in which ranks have unequal numbers of them"
+    others = int((~all_of.kernels["operation"].isin(SPLIT)).sum())
+    if others:
+        said += f", nor {others:,} that are not split (point to point, rooted, dispatch and combine)"
+    if shifted:
+        said += f"; windows begin {format_count(shifted, 'step')} apart, which is taken into account"
+    left_out = [found.left_out_ns for found in sets if found.left_out_ns is not None]
+    if left_out:
+        said += f"; the first of each set is left out (up to {format_ns(max(left_out))} of waiting)"
+    found = [said]
+    if any(len(one) for one in sets):
+        found.append(_clocks(sets))
+    return found
 
 
-def _decode(steps: pd.DataFrame, all_of: Together, verdict: Verdict) -> list[str]:
+def _clocks(sets: list[Collectives]) -> str:
+    worst_ns = max(float(np.nanmax(found.residual_ns)) for found in sets if len(found))
+    if worst_ns == 0:
+        return "All devices are in one report: one clock, starts can be compared"
+    said = f"By the ends of collectives clocks agree within {format_ns(worst_ns)}"
+    if all(found.aligned for found in sets if len(found)):
+        return f"{said}, less than ranks wait: starts can be compared (arrival_ns)"
+    return f"{said} only, longer than ranks wait: starts are not compared, the verdict rests on durations"
+
+
+def _late(verdicts: list[Verdict], all_of: Together) -> list[str]:
+    ranks = all_of.participants.rows
+    late = sorted({one.straggler for one in verdicts if one.straggler is not None})
+    return [
+        f"Look at why rank {ranks['rank'].iloc[number]} ({shortened(ranks['report'].iloc[number], 30)} GPU "
+        f"{ranks['device'].iloc[number]}) is late, not at the links: its host (llm_idle_gaps), kernels that only it "
+        "has or that take longer on it (llm_kernel_families), its clocks, its share of the work"
+        for number in late[:3]
+    ]
+
+
+def _decode(steps: pd.DataFrame, all_of: Together, kinds: pd.DataFrame) -> list[str]:
     decode = steps[steps["phase"].isin(DECODE_PHASES) & ~steps["edge"].astype(bool)]
     length_ns = decode["duration_ns"].sum()
     if not length_ns or not decode["calls"].sum():
@@ -168,26 +212,28 @@ def _decode(steps: pd.DataFrame, all_of: Together, verdict: Verdict) -> list[str
     share = decode["exposed_ns"].sum() / length_ns
     said = f"Exposed communication is {format_share(share)} of a decode step ({format_ns(decode['exposed_ns'].mean())})"
     advice = "the tensor parallel degree is too high for this batch: fewer ranks a replica, or a larger batch"
-    waiting = _waiting(all_of)
+    waiting = _waiting(all_of, DECODE_PHASES)
     if waiting is None:
-        return [
-            f"{said}, waiting for other ranks included" + (f"; if it is not that, {advice}" if share >= _MUCH else "")
-        ]
+        unknown = f"; if it is not that, {advice}" if share >= _MUCH else ""
+        return [f"{said}, waiting for other ranks included{unknown}"]
     said += f", of which {format_share(waiting)} is waiting for other ranks"
-    if share * (1 - waiting) >= _MUCH:
-        return [f"{said}; the transfer alone says that {advice}"]
-    if share >= _MUCH and verdict.straggler is not None:
-        rank = all_of.participants.rows["rank"].iloc[verdict.straggler]
-        return [
-            f"{said}: look at why rank {rank} is late (its host, its clocks, its share of the work), not at the links"
-        ]
-    return [said]
+    if share * (1 - waiting) < _MUCH:
+        return [said]
+    sizes = kinds[kinds["phase"].isin(DECODE_PHASES) & kinds["bytes"].notna()]
+    small = not sizes.empty and (sizes["bytes"] / sizes["calls"]).max() < _SMALL
+    also = "; messages are small, so latency counts: one-shot all-reduce, fusing it with the norm" if small else ""
+    return [f"{said}; the transfer alone says that {advice}{also}"]
 
 
-def _waiting(all_of: Together) -> float | None:
-    """The share of waiting in matched collectives; None without any."""
-    total_ns = all_of.matched.duration_ns.sum()
-    return float(all_of.matched.wait_ns.sum() / total_ns) if total_ns else None
+def _waiting(all_of: Together, phases: tuple[str, ...]) -> float | None:
+    """The share of waiting in the matched collectives of some phases; None when they are not most of these."""
+    own = all_of.kernels["phase"].isin(phases).to_numpy()
+    whole_ns = all_of.kernels.loc[own, "duration_ns"].sum()
+    wait_ns, matched_ns = 0, 0
+    for found in all_of.sets:
+        here = own[found.rows]
+        wait_ns, matched_ns = wait_ns + found.wait_ns[here].sum(), matched_ns + found.duration_ns[here].sum()
+    return float(wait_ns / matched_ns) if matched_ns >= _MOST * whole_ns and matched_ns else None
 
 
 def _training(steps: pd.DataFrame) -> list[str]:
@@ -207,7 +253,8 @@ def _expected(tables: dict[str, pa.Table], settings: Settings) -> list[str]:
     if settings.layers is None:
         return []
     kernels = tables["communication"].to_pandas()
-    reduces = kernels[kernels["operation"].isin(_ALL_REDUCE) & kernels["phase"].isin([*DECODE_PHASES, "prefill"])]
+    inside = kernels["phase"].isin([*DECODE_PHASES, "prefill", "mixed"]) & ~kernels["edge"].astype(bool)
+    reduces = kernels[kernels["operation"].isin(_ALL_REDUCE) & inside]
     counts = reduces.astype({"report": str}).groupby(["report", "device", "step"], observed=True).size()
     expected = 2 * settings.layers
     if counts.empty:
@@ -222,6 +269,15 @@ def _expected(tables: dict[str, pa.Table], settings: Settings) -> list[str]:
         else "another model, or layers without tensor parallelism"
     )
     return [f"{said}: {abs(found - expected):,.0f} {'more' if found > expected else 'fewer'} than that ({why})"]
+
+
+def _sizes(kinds: pd.DataFrame) -> list[str]:
+    if kinds["bytes"].notna().any():
+        return []
+    return [
+        "Message sizes are not known, so there are no bandwidths: NCCL's ranges tell them with Nsight 2025 or newer, "
+        "though not for replays of CUDA graphs; --bytes all_reduce=128K gives them"
+    ]
 
 
 def notebook_tables(tables: dict[str, pa.Table]) -> dict[str, pa.Table]:

@@ -86,6 +86,8 @@ def _rank_map(text: str) -> dict[str, int]:
     pairs = [part.rpartition("=") for part in text.split(",")]
     if not all(name and rank.isascii() and rank.isdigit() and len(rank) < 10 for name, _, rank in pairs):
         raise argparse.ArgumentTypeError(f"{text!r} is no map of ranks; write report_a=0,report_b=1")
+    if len({name for name, _, _ in pairs}) < len(pairs):
+        raise argparse.ArgumentTypeError(f"{text!r} names a report twice; give each one rank")
     return {name: int(rank) for name, _, rank in pairs}
 
 
@@ -98,11 +100,12 @@ def duration_ns(text: str) -> float:
 
 
 def byte_size(text: str) -> int:
-    """A whole number of bytes, with a binary suffix if it has one: 131072, 128K, 4M."""
-    match = re.fullmatch(r"(\d{1,15})([KMG]?)i?B?", text.strip())
-    if not match or not int(match[1]):
+    """A whole number of bytes, with a binary suffix if it has one: 131072, 128K, 4MiB. ArgumentTypeError for others."""
+    match = re.fullmatch(r"(?i)(\d{1,15})(?:([kmg])(?:i?b)?|b)?", text.strip())
+    size = int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[(match[2] or "").lower()] if match else 0
+    if not 0 < size < 1 << 50:
         raise argparse.ArgumentTypeError(f"{text!r} is no size; write 131072 or 128K")
-    return int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[match[2]]
+    return size
 
 
 def step_time(text: str) -> float:

@@ -58,6 +58,10 @@ class Payloads:
     names: list[str]
     payloads: list[str]
 
+    def code(self, name: str) -> int:
+        """The code of a name, -1 if no range has it."""
+        return self.names.index(name) if name in self.names else -1
+
 
 def read_payloads(report: Report, prefix: str) -> Payloads:
     """The closed ranges whose text begins with a prefix, whatever their domain."""

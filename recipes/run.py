@@ -135,6 +135,7 @@ def run(
     if warning:
         warn(plain(warning))
     inputs = find_inputs(args.input)
+    _check_rank_map(args.rank_map, inputs)
     with output_folder(folder, force=args.force_overwrite) as output:
         outcomes = map_tasks(analyse_report, _tasks(recipe, inputs, args, settings, find_exporter))
         progress("")
@@ -163,6 +164,15 @@ def run(
         )
     print(summary)
     return output.folder
+
+
+def _check_rank_map(ranks: dict[str, int], inputs: list[Input]) -> None:
+    """PackError when the user's map of ranks names what is not among the inputs."""
+    labels = [item.label for item in inputs]
+    unknown = [name for name in ranks if name not in labels]
+    if unknown:
+        known = ", ".join(labels[:5])
+        raise PackError(f"--rank-map: {unknown[0]} is none of the inputs; their names are {known}")
 
 
 def _tasks(
@@ -228,7 +238,7 @@ def _analyse(task: Task, announce: Callable[[str], None]) -> Outcome:
     verdict = quality.judge(capture, facts, filtered=task.span != Span())
     tables, remarks = recipe.analyse(capture, task.settings)
     # A report of several processes has no rank of its own.
-    ranked = len(work.devices.pids) <= 1 and facts.rank is not None
+    ranked = (len(work.devices.pids) <= 1 or task.rank is not None) and facts.rank is not None
     row = _file_row(
         task,
         host=facts.host or None,

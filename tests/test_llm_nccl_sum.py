@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import sqlite3
 import time
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -14,18 +18,22 @@ import oracle
 from conftest import REPORTS, pack
 from llm_nccl_sum.analysis import Settings, analyse
 from llm_nccl_sum.bandwidth import bus_factor, whole_message
+from llm_nccl_sum.combined import combine
 from llm_nccl_sum.kernel_names import Kind, kind_of
-from llm_nccl_sum.matching import match
+from llm_nccl_sum.matching import match_sets, rank_sets
+from llm_nccl_sum.payloads import _decoded, _with_groups
 from llm_nccl_sum.recipe import NEEDS
-from llm_nccl_sum.verdicts import judge, straggler_scores
+from llm_nccl_sum.tables import COMMUNICATION
+from llm_nccl_sum.verdicts import blame, judge
 from recipes.capture import read_capture
 from recipes.families import load_rules
 from recipes.gpu_work import Span
 from recipes.phases import load_phase_rules
+from recipes.ranges import Payloads
 from recipes.report.report import open_export
-from test_gpu_work import KERNELS, P
+from test_gpu_work import COPIES, KERNELS, P
 from test_llm_idle_gaps import calls, kernels
-from test_steps import newest
+from test_steps import CALLS, MAIN, newest
 
 RULES = load_phase_rules()
 
@@ -71,6 +79,7 @@ def run(tmp_path, *arguments) -> tuple[str, dict[str, pd.DataFrame]]:
         ("void deep_ep::intranode::combine<__nv_bfloat16, 2>(T1 *)", Kind("combine", "bf16", None, None)),
         ("void allreduce7<(Op)0, __nv_bfloat16>(mscclpp::MemoryChannelDeviceHandle*)",
          Kind("all_reduce", "bf16", None, None)),
+        ("void two_shot_reduce_scatter_kernel<half>(x)", Kind("reduce_scatter", "fp16", "two_shot", None)),
         ("_multimem_all_gather_kernel", Kind("all_gather", None, None, None)),
         ("void (anonymous namespace)::two_shot_all_reduce_kernel_inplace<c10::BFloat16, 4, 2>(c10::BFloat16**)",
          Kind("all_reduce", "bf16", "two_shot", None)),
@@ -112,8 +121,9 @@ def test_messages_are_those_of_nccls_ranges(sqlite_of):
     assert pairs["bytes"].unique().tolist() == [4_194_304]
     replayed = analysed(sqlite_of(newest("tp_graph_rank0")))["communication"]
     assert replayed["bytes"].isna().all()
-    given = analysed(sqlite_of(newest("tp_graph_rank0")), Settings(bytes=131_072))["communication"]
-    assert given["bytes"].unique().tolist() == [131_072]
+    for sizes, expected in (({"": 131_072}, {131_072}), ({"all_reduce": 131_072}, {131_072, -1})):
+        given = analysed(sqlite_of(newest("tp_graph_rank0")), Settings(bytes=sizes))["communication"]
+        assert set(given["bytes"].fillna(-1)) == expected
 
 
 def test_factors_are_those_of_nccl_tests():
@@ -173,7 +183,7 @@ def test_one_rank_alone_cannot_be_split(sqlite_of, tmp_path):
 def test_missing_ranks_keep_everyone_from_being_accused(sqlite_of, tmp_path):
     paths = [sqlite_of(newest(f"tp_slow_rank{rank}")) for rank in (0, 1)]
     said, _ = run(tmp_path / "a", *paths, "--ranks", "4")
-    assert "inconclusive: 56 % of the time in matched collectives is waiting, but 2 ranks are missing" in said
+    assert "inconclusive: 2 ranks are missing, so nobody knows who came last" in said.splitlines()[0]
     said, tables = run(tmp_path / "b", *paths, "--rank-map", f"{paths[0].stem}=0,{paths[1].stem}=3")
     assert "2 ranks are missing" in said
     assert tables["ranks"]["rank"].tolist() == [0, 3]
@@ -217,90 +227,183 @@ def test_report_without_communication_says_so(sqlite_of, tmp_path):
     assert all(tables[name].empty for name in ("communication", "collectives", "matched", "ranks"))
 
 
-def made(*ranks, communicator=None, clock=0, operation="all_reduce"):
-    """Rows of COMMUNICATION: for each rank its kernels as (nth_step, start, duration)."""
+def made(*ranks, communicator=None, clocks=None, operation="all_reduce", phase="decode", reports=None):
+    """Rows of COMMUNICATION: for each rank, a report each, its kernels as (nth_step, start, duration)."""
     rows = [(number, *kernel) for number, own in enumerate(ranks) for kernel in own]
     frame = pd.DataFrame(rows, columns=["participant", "nth_step", "start_ns", "duration_ns"])
-    frame = frame.assign(phase="decode", name="k", operation=operation, communicator=communicator, clock_ns=clock)
-    return frame, frame["participant"].to_numpy()
+    frame["nth_step"] = frame["nth_step"].where(frame["nth_step"] >= 0)
+    participant = frame["participant"].to_numpy()
+    clock_ns = np.zeros(len(frame), dtype=np.int64) if clocks is None else np.array(clocks)[participant]
+    frame = frame.assign(
+        phase=phase, name="k", operation=operation, communicator=communicator, edge=False, clock_ns=clock_ns,
+        clock_known=clocks is not None, report=participant if reports is None else np.array(reports)[participant],
+    )  # fmt: skip
+    return frame, participant
+
+
+def sets_of(frame, participant, ranks=None):
+    count = int(participant.max()) + 1
+    return match_sets(frame, participant, rank_sets(frame, participant, count, ranks))
+
+
+def only(frame, participant):
+    (found,) = sets_of(frame, participant)
+    return found
 
 
 def test_matching_by_hand():
     # The second collective of step 0 and the one of step 1; the first of all is left out.
-    kernels_made, participant = made(
-        [(0, 100, 50), (0, 200, 10), (1, 300, 30)], [(0, 140, 10), (0, 180, 30), (1, 320, 10)]
-    )
-    found = match(kernels_made, participant, 2)
-    assert (found.left_out_ns, found.unmatched) == (40, 0)
+    first = [(0, 100, 50), (0, 200, 10), (1, 300, 30)]
+    found = only(*made(first, [(0, 140, 10), (0, 180, 30), (1, 320, 10)], reports=[0, 0]))
+    assert (found.left_out_ns, found.unmatched, found.uneven, found.count) == (40, 0, 0, 2)
     assert found.duration_ns.tolist() == [10, 30, 30, 10]
     assert found.transfer_ns.tolist() == [10, 10, 10, 10]
     assert found.wait_ns.tolist() == [0, 20, 20, 0]
     assert found.last.tolist() == [True, False, False, True]
     assert found.arrival_ns.tolist() == [20, 0, 0, 20]
-    times_last, score = straggler_scores(found, 2)
-    assert times_last.tolist() == [1, 1]
-    assert score.tolist() == [0.5, 0.5]
+    assert blame(found).tolist() == [[20, 0], [0, 20]]
 
 
-def test_what_a_rank_lacks_is_unmatched_and_shifts_nothing_in_the_next_step():
-    kernels_made, participant = made(
-        [(0, 0, 5), (0, 10, 5), (0, 20, 5), (1, 90, 7)], [(0, 0, 5), (0, 10, 5), (1, 90, 5)]
-    )
-    found = match(kernels_made, participant, 2)
-    assert found.unmatched == 1
-    assert found.duration_ns.tolist() == [5, 5, 7, 5]
+def test_equally_short_ones_blame_nobody():
+    found = only(*made([(0, k, 5) for k in range(0, 90, 10)], [(0, k, 5) for k in range(0, 90, 10)]))
+    assert not found.last.any()
+    assert blame(found).sum() == 0
 
 
-def test_communicators_have_their_own_members():
-    """Ranks 0 and 1 are one group, 2 and 3 another: each is matched in itself."""
-    own = [[(0, start, 10) for start in range(0, 90, 30)] for _ in range(4)]
-    kernels_made, participant = made(*own)
-    kernels_made["communicator"] = np.where(participant < 2, "a", "b")
-    found = match(kernels_made, participant, 4)
-    assert found.unmatched == 0
-    # Three collectives of each pair, less the first one of all.
-    assert len(found) == 2 * (3 + 2)
-    groups = pd.Series(found.participant // 2).groupby(found.collective).nunique()
-    assert (groups == 1).all()
+def test_step_with_unequal_numbers_is_left_out_and_shifts_nothing():
+    first = [(0, 0, 5), (0, 10, 5), (0, 20, 5), (1, 90, 7), (2, 190, 7)]
+    found = only(*made(first, [(0, 0, 5), (0, 10, 5), (1, 90, 5), (2, 190, 5)]))
+    assert (found.unmatched, found.uneven) == (5, 1)
+    # Steps 1 and 2 match; the first of them is left out.
+    assert found.duration_ns.tolist() == [7, 5]
 
 
-def test_send_and_receive_are_not_matched():
-    found = match(*made([(0, 0, 5)] * 3, [(0, 0, 5)] * 3, operation="send_recv"), 2)
-    assert len(found) == 0 and found.unmatched == 0
+def test_edge_steps_are_not_matched():
+    frame, participant = made([(n, 100 * n, 5) for n in range(4)], [(n, 100 * n, 5) for n in range(4)])
+    frame["edge"] = frame["nth_step"] == 3
+    assert only(frame, participant).step.tolist() == [1, 1, 2, 2]
+
+
+@pytest.mark.parametrize("clocks", [None, [1_000, 1_000]], ids=["unknown", "known"])
+def test_window_that_begins_a_step_later_is_matched_to_the_right_steps(clocks):
+    """Steps of varying length, all healthy; rank 1's first step is not in its capture, so its steps count from 0."""
+    rng = np.random.default_rng(5)
+    begins = np.cumsum(rng.integers(5_000, 50_000, 30))
+    lengths = rng.integers(100, 900, 30)
+    whole = [(n, int(t), int(d)) for n, (t, d) in enumerate(zip(begins, lengths, strict=True))]
+    late = [(n - 1, start, length) for n, start, length in whole[1:]]
+    found = only(*made(whole, late, clocks=clocks))
+    assert found.shifted == 1
+    assert found.wait_ns.sum() == 0
+    assert found.offset_ns.tolist() == [0, 0]
+
+
+def test_communicators_are_sets_of_their_own():
+    """Ranks 0 and 1 are one group, 2 and 3 another, in which rank 3 is always late."""
+
+    def steps(length):
+        return [(n, 1_000 * n, length) for n in range(30)]
+
+    late = [(n, 1_000 * n + 400, 100) for n in range(30)]
+    frame, participant = made(steps(100), steps(100), steps(500), late)
+    frame["communicator"] = np.where(participant < 2, "a", "b")
+    sets = sets_of(frame, participant)
+    assert [found.members.tolist() for found in sets] == [[0, 1], [2, 3]]
+    assert [found.left_out_ns for found in sets] == [0, 400]
+    verdicts = [judge(found, 0) for found in sets]
+    assert [(one.kind, one.straggler) for one in verdicts] == [("transfer-bound", None), ("arrival skew", 3)]
+
+
+def test_number_of_ranks_makes_sets_where_communicators_are_not_known():
+    frame, participant = made(*[[(n, 1_000 * n, 100) for n in range(5)]] * 4)
+    assert [found.members.tolist() for found in sets_of(frame, participant)] == [[0, 1, 2, 3]]
+    assert [found.members.tolist() for found in sets_of(frame, participant, ranks=2)] == [[0, 1], [2, 3]]
+
+
+def test_communicators_that_only_one_export_tells_are_not_used():
+    frame, participant = made(*[[(n, 1_000 * n, 100) for n in range(5)]] * 2)
+    frame["communicator"] = np.where(participant == 0, "a", None)
+    assert only(frame, participant).count == 4
+
+
+@pytest.mark.parametrize("operation", ["send_recv", "broadcast", "dispatch"])
+def test_what_some_rank_may_leave_early_is_not_split(operation):
+    assert sets_of(*made([(0, 0, 5)] * 3, [(0, 0, 5)] * 3, operation=operation)) == []
 
 
 def test_clocks_are_aligned_by_the_ends():
     """Rank 1's clock is 1,000,000 ns ahead; it comes 400 ns later each time."""
-    starts = range(0, 100_000, 1_000)
-    kernels_made, participant = made([(0, s, 500) for s in starts], [(0, s + 1_000_400, 100) for s in starts])
-    found = match(kernels_made, participant, 2)
+    late = [(n, 1_000 * n + 1_000_400, 100) for n in range(100)]
+    found = only(*made([(n, 1_000 * n, 500) for n in range(100)], late))
     assert found.offset_ns.tolist() == [0, 1_000_000]
     assert found.residual_ns.tolist() == [0, 0]
     assert found.aligned
     assert found.arrival_ns[found.participant == 1].tolist() == [400] * 99
-    assert judge(found, 2, 0).straggler == 1
+    assert judge(found, 0).straggler == 1
+
+
+def test_clock_of_one_report_is_one():
+    """Its ends may lie apart: that is no clock."""
+    other = [(n, 1_000 * n + 30, 520) for n in range(30)]
+    found = only(*made([(n, 1_000 * n, 500) for n in range(30)], other, reports=[0, 0]))
+    assert found.offset_ns.tolist() == [0, 0]
+    assert found.arrival_ns[found.participant == 1].tolist() == [30] * 29
 
 
 def test_clocks_that_drift_say_nothing_of_arrival():
     rng = np.random.default_rng(7)
     starts = np.arange(0, 1_000_000, 10_000)
     jitter = rng.integers(-4_000, 4_000, len(starts))
-    kernels_made, participant = made([(0, int(s), 500) for s in starts],
-                                     [(0, int(s) + 400, 100) for s in starts + jitter])  # fmt: skip
-    found = match(kernels_made, participant, 2)
+    first = [(n, int(start), 500) for n, start in enumerate(starts)]
+    found = only(*made(first, [(n, int(start) + 400, 100) for n, start in enumerate(starts + jitter)]))
     assert not found.aligned
     # By durations alone it is clear.
-    assert judge(found, 2, 0).straggler == 1
+    assert judge(found, 0).straggler == 1
+
+
+def test_captures_of_different_times_are_not_of_one_run():
+    steps = [(n, 1_000 * n, 500) for n in range(40)]
+    found = only(*made(steps, [(n, start, 100) for n, start, _ in steps], clocks=[0, 60_000_000_000]))
+    assert found.apart and found.count == 0
+    verdict = judge(found, 0)
+    assert verdict.kind == "inconclusive"
+    assert "not of one run" in verdict.why
 
 
 def test_chance_names_nobody():
-    """Who comes last is thrown by a coin, and waits are long: there is no straggler in that."""
+    """Who comes last is thrown by a coin for each step, and waits are long: there is no straggler in that."""
     rng = np.random.default_rng(3)
-    late = rng.random(200) < 0.5
-    first = [(0, k * 1_000, 500 if slow else 100) for k, slow in enumerate(late)]
-    second = [(0, k * 1_000, 100 if slow else 500) for k, slow in enumerate(late)]
-    verdict = judge(match(*made(first, second), 2), 2, 0)
-    assert (verdict.kind, verdict.straggler) == ("mixed", None)
+    accused = 0
+    for _ in range(60):
+        late = np.repeat(rng.random(8) < 0.5, 20)
+        # All end at the same time, as collectives do.
+        times = {True: (400, 100), False: (0, 500)}
+        first = [(k // 20, k * 1_000 + times[slow][0], times[slow][1]) for k, slow in enumerate(late.tolist())]
+        second = [(k // 20, k * 1_000 + times[not slow][0], times[not slow][1]) for k, slow in enumerate(late.tolist())]
+        verdict = judge(only(*made(first, second)), 0)
+        assert verdict.kind in ("mixed", "arrival skew")
+        accused += verdict.straggler is not None
+    assert accused <= 5
+
+
+def test_few_collectives_and_missing_ranks_are_inconclusive():
+    steps = [(n, 1_000 * n, 500) for n in range(20)]
+    late = [(n, start, 100) for n, start, _ in steps]
+    found = only(*made(steps, late))
+    assert judge(found, 0).why == "only 19 collectives are matched across 2 ranks"
+    more = only(*made([*steps, (20, 20_000, 500)], [*late, (20, 20_000, 100)]))
+    assert judge(more, 0).straggler == 1
+    assert judge(more, 1).kind == "inconclusive"
+    assert "1 ranks are missing, so nobody knows who came last" in judge(more, 1).why
+
+
+def test_little_waiting_is_transfer():
+    def kind(wait):
+        steps = [(n, 1_000 * n, 100 + wait) for n in range(40)]
+        return judge(only(*made(steps, [(n, start, 100) for n, start, _ in steps])), 0).kind
+
+    # 14.8 and 15.3 % of all time.
+    assert (kind(35), kind(36)) == ("transfer-bound", "arrival skew")
 
 
 def test_million_collectives_match_in_seconds():
@@ -309,15 +412,132 @@ def test_million_collectives_match_in_seconds():
     one = pd.DataFrame({
         "nth_step": np.repeat(np.arange(count // 100), 100), "start_ns": np.arange(count) * 1_000,
         "duration_ns": rng.integers(100, 900, count), "phase": "decode", "name": "k", "operation": "all_reduce",
-        "communicator": None, "clock_ns": 0,
+        "communicator": "a", "clock_ns": 0, "clock_known": True, "edge": False,
     })  # fmt: skip
-    both = pd.concat([one, one], ignore_index=True)
+    both = pd.concat([one.assign(report=0), one.assign(report=1)], ignore_index=True)
     participant = np.repeat([0, 1], count)
     begin = time.perf_counter()
-    found = match(both, participant, 2)
-    assert time.perf_counter() - begin < 20
-    assert len(found) == 2 * (count - 1)
+    found = only(both, participant)
+    judge(found, 0)
+    assert time.perf_counter() - begin < 10
+    assert found.count == count - 1
     assert found.unmatched == 0
+
+
+def payloads(*rows):
+    """NCCL's ranges of (start, end, name, bytes, communicator), as read_payloads gives them."""
+    names = sorted({row[2] for row in rows})
+    texts = [json.dumps({"Message size [bytes]": row[3], "NCCL communicator ID": row[4]}) for row in rows]
+    told = np.array([number if row[3] is not None else -1 for number, row in enumerate(rows)])
+    return Payloads(
+        start_ns=np.array([row[0] for row in rows]), end_ns=np.array([row[1] for row in rows]),
+        global_tid=np.full(len(rows), MAIN), name=np.array([names.index(row[2]) for row in rows]), payload=told,
+        names=names, payloads=texts,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("inner", "expected"),
+    [
+        # A send and a receive go at the same time.
+        ([("ncclSend", 100, 1), ("ncclRecv", 100, 1)], (100, 0)),
+        ([("ncclSend", 25, 1)] * 4 + [("ncclRecv", 25, 1)] * 4, (100, 0)),
+        ([("ncclAllReduce", 64, 1), ("ncclAllReduce", 36, 1)], (100, 0)),
+        # Two communicators: two kernels, whose shares nobody knows.
+        ([("ncclAllReduce", 64, 1), ("ncclAllReduce", 64, 2)], (-1, -1)),
+        # A group inside: the outer end launches all of it.
+        ([("ncclAllReduce", 40, 1), ("ncclGroupStart", None, None), ("ncclAllReduce", 60, 1),
+          ("ncclGroupEnd", None, None)], (100, 0)),
+    ],
+)  # fmt: skip
+def test_groups_add_up(inner, expected):
+    rows = [("ncclAllReduce", 7, 1), ("ncclGroupStart", None, None), *inner, ("ncclGroupEnd", None, None)]
+    ranges = payloads(*((10 * n, 10 * n + 5, *row) for n, row in enumerate(rows)))
+    sizes, communicator = _with_groups(ranges, *_decoded(ranges.payload, ranges.payloads)[:2])
+    assert (sizes[-1], communicator[-1]) == expected
+
+
+def test_end_without_a_start_opens_nothing():
+    ranges = payloads((0, 5, "ncclAllReduce", 7, 1), (10, 15, "ncclGroupEnd", None, None))
+    sizes, _ = _with_groups(ranges, *_decoded(ranges.payload, ranges.payloads)[:2])
+    assert sizes.tolist() == [7, -1]
+
+
+def copy_of(path: Path, to: Path, *statements: str) -> Path:
+    """A copy of an export, changed by SQL."""
+    shutil.copy(path, to)
+    with sqlite3.connect(to) as db:
+        for statement in statements:
+            db.execute(statement)
+    db.close()
+    return to
+
+
+def test_missing_session_start_leaves_clocks_to_the_ends(sqlite_of, tmp_path):
+    one = sqlite_of(newest("tp_slow_rank0"))
+    other = copy_of(sqlite_of(newest("tp_slow_rank1")), tmp_path / "other_rank1.sqlite",
+                    "DELETE FROM TARGET_INFO_SESSION_START_TIME")  # fmt: skip
+    said, tables = run(tmp_path, one, other)
+    assert "straggler: rank 1" in said.splitlines()[0]
+    assert tables["ranks"]["clock_residual_ns"].max() < 1_000
+
+
+def test_ranks_of_different_runs_accuse_nobody(sqlite_of, tmp_path):
+    said, tables = run(tmp_path, sqlite_of(newest("tp_slow_rank0")), sqlite_of(newest("tp_graph_rank1")))
+    assert "the captures do not overlap in time: they are not of one run" in said.splitlines()[0]
+    assert tables["matched"].empty
+
+
+def test_later_window_on_a_real_pair(sqlite_of, tmp_path):
+    """Rank 1's capture without its first step."""
+    one, other = (sqlite_of(newest(f"tp_slow_rank{rank}")) for rank in (0, 1))
+    with sqlite3.connect(other) as db:
+        found = db.execute("SELECT start FROM NVTX_EVENTS WHERE text LIKE 'decode%' ORDER BY start").fetchall()
+    db.close()
+    second = found[1][0]
+    gone = f"correlationId NOT IN (SELECT correlationId FROM {CALLS})"
+    late = copy_of(
+        other, tmp_path / "late_rank1.sqlite", f"DELETE FROM NVTX_EVENTS WHERE start < {second}",
+        f"DELETE FROM {CALLS} WHERE start < {second}",
+        *(f"DELETE FROM {table} WHERE {gone}" for table in (KERNELS, COPIES)),
+    )  # fmt: skip
+    said, tables = run(tmp_path, one, late)
+    assert "windows begin 1 step apart" in said
+    # The other four steps, less the first collective: too few steps to accuse anybody.
+    assert tables["ranks"]["matched"].tolist() == [4 * 17 - 1] * 2
+    assert "mixed" in said.splitlines()[0]
+    assert tables["ranks"]["straggler_score"].tolist()[1] > 0.99
+    assert abs(tables["ranks"]["clock_offset_ns"]).max() < 1_000_000
+
+
+def test_bandwidth_takes_the_ranks_of_the_communicator():
+    """Two pairs: n is 2, not 4."""
+    rows = {
+        "report": ["a", "b", "c", "d"], "rank": [0, 1, 2, 3], "device": [0] * 4, "phase": ["decode"] * 4,
+        "step": [0] * 4, "nth_step": [0] * 4, "edge": [False] * 4, "name": ["k"] * 4, "operation": ["all_gather"] * 4,
+        "dtype": [None] * 4, "algorithm": [None] * 4, "protocol": [None] * 4, "communicator": ["x", "x", "y", "y"],
+        "start_ns": [0] * 4, "duration_ns": [1_000] * 4, "exposed_ns": [1_000] * 4, "bytes": [4_000] * 4,
+        "clock_ns": [1] * 4,
+    }  # fmt: skip
+    columns = {name: pa.array(values, pa.string()) if name in ("dtype", "algorithm", "protocol") else values
+               for name, values in rows.items()}  # fmt: skip
+    files = pa.table({"report": rows["report"], "rank_source": ["file name"] * 4})
+    tables = combine({"communication": COMMUNICATION.build(columns)}, files, Settings())
+    found = tables["collectives"].to_pandas()
+    assert found["ranks"].tolist() == [2] * 4
+    # Each rank gives 4,000 bytes: 8,000 in 1 us, of which half crosses the links.
+    assert found["algbw_bytes_per_s"].tolist() == [8e9] * 4
+    assert found["busbw_bytes_per_s"].tolist() == [4e9] * 4
+
+
+def test_decode_advice(sqlite_of, tmp_path):
+    """Waiting is no transfer: only what is left of it says that the degree is too high."""
+    waiting, _ = run(tmp_path / "a", sqlite_of(newest("tp_eager")))
+    assert "of which 96.5 % is waiting for other ranks" in waiting
+    assert "degree is too high" not in waiting
+    assert "Look at why rank 0" in waiting
+    alone, _ = run(tmp_path / "b", sqlite_of(newest("tp_slow_rank0")))
+    assert "if it is not that, the tensor parallel degree is too high for this batch" in alone
 
 
 def test_rank_in_the_name_of_a_thread(make_export):
@@ -340,11 +560,28 @@ def test_same_files_twice(sqlite_of, tmp_path):
         assert {str(field.type) for field in pq.read_schema(file)} <= {"int64", "double", "string", "bool"}
 
 
-@pytest.mark.parametrize("option", [["--ranks", "1"], ["--bytes", "many"], ["--rank-map", "a"], ["--rank-map", "a=b"]])
+@pytest.mark.parametrize(
+    "option",
+    [
+        ["--ranks", "1"],
+        ["--bytes", "many"],
+        ["--bytes", "9999999999G"],
+        ["--rank-map", "a"],
+        ["--rank-map", "a=b"],
+        ["--rank-map", "a=0,a=1"],
+    ],
+)
 def test_bad_options_are_usage_errors(option, make_export):
     done = pack("run", "llm_nccl_sum", "--input", make_export(), *option)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
+
+
+def test_map_of_ranks_that_names_no_input_is_an_error(sqlite_of, tmp_path):
+    done = pack("run", "llm_nccl_sum", "--input", sqlite_of(newest("tp_slow_rank0")), "--rank-map", "tp_slow_rnk0=5",
+                "--output", tmp_path / "out")  # fmt: skip
+    assert done.returncode == 1
+    assert "--rank-map: tp_slow_rnk0 is none of the inputs" in done.stderr
 
 
 def test_unreadable_payload_is_no_message(make_export):
