@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from measure import ROOT, Run, arguments, beside, big_report, nsights, ours
 
-from llm_nccl_sum.matching import match
+from llm_nccl_sum.matching import match_sets, rank_sets
 
 _RANKS = [ROOT / "fixtures" / "2023.4.4" / f"tp_eager_rank{rank}.nsys-rep" for rank in (0, 1)]
 
@@ -27,11 +27,13 @@ def matching(collectives: int) -> float:
         {
             "nth_step": np.arange(collectives) // 100, "start_ns": np.arange(collectives) * 1_000,
             "duration_ns": random.integers(100, 900, collectives), "phase": "decode", "name": "k",
-            "operation": "all_reduce", "communicator": None, "clock_ns": 0,
+            "operation": "all_reduce", "communicator": "a", "clock_ns": 0, "clock_known": True, "edge": False,
         }
     )  # fmt: skip
+    both = pd.concat([one.assign(report=0), one.assign(report=1)], ignore_index=True)
+    participant = np.repeat([0, 1], collectives)
     begin = time.perf_counter()
-    match(pd.concat([one, one], ignore_index=True), np.repeat([0, 1], collectives), 2)
+    match_sets(both, participant, rank_sets(both, participant, 2, None))
     return time.perf_counter() - begin
 
 

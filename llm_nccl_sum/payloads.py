@@ -1,20 +1,25 @@
 """Message bytes and communicator of collectives, from the payload that NCCL puts on its NVTX ranges.
 
-The payload is in an export made with `nsys export --include-json=true` (Nsight 2024.2 or newer).
+It is in exports made with `--include-json=true` (as text, the pack's own) or `--include-blobs=true` (as bytes) by
+Nsight versions that know these.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from recipes.launches import NONE, Launches
 from recipes.ranges import Payloads, read_payloads
+from recipes.report import schema
 from recipes.report.report import Report
 from recipes.timeline import Lookup
 
+_HEAD_BYTES = 32
 # Older versions of NCCL say Bytes.
 _BYTES, _COMMUNICATOR = ("Message size [bytes]", "Bytes"), "NCCL communicator ID"
 
@@ -40,6 +45,9 @@ def read_messages(report: Report, launches: Launches) -> Messages:
     found = Messages(np.full(count, NONE, dtype=np.int64), np.full(count, NONE, dtype=np.int32), names)
     if not len(ranges.start_ns):
         return found
+    if (sizes == NONE).all():
+        sizes, communicator, names = _from_bytes(report, ranges)
+        found = replace(found, communicators=names)
     sizes, communicator = _with_groups(ranges, sizes, communicator)
     enclosing = Lookup(ranges.global_tid, ranges.start_ns, ranges.end_ns, np.arange(len(ranges.start_ns)))
     at = enclosing.find(launches.thread, launches.start_ns)
@@ -50,6 +58,41 @@ def read_messages(report: Report, launches: Launches) -> Messages:
     found.bytes[inside] = np.where(crowded, NONE, sizes[at[inside]])
     found.communicator[inside] = communicator[at[inside]]
     return found
+
+
+def _from_bytes(report: Report, ranges: Payloads) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Bytes and communicator of each range, NONE where its payload does not say; and the communicators' names.
+
+    A payload begins with six numbers (`<IIIIQQ`: domain, 0, schema, 1, its size, the size of this head); the fields
+    follow at the offsets of their schema, 0 where none is given.
+    """
+    count = len(ranges.start_ns)
+    values = {field: np.zeros(count, dtype=np.uint64) for field in (_BYTES[0], _COMMUNICATOR)}
+    known = {field: np.zeros(count, dtype=bool) for field in values}
+    fields = report.read(schema.PAYLOAD_FIELDS).to_pylist()
+    size = np.nan_to_num(pc.binary_length(ranges.payload_bytes).to_numpy(zero_copy_only=False)).astype(np.int64)
+    for length in np.unique(size[size >= _HEAD_BYTES]).tolist():
+        rows = np.flatnonzero(size == length)
+        raw = np.frombuffer(b"".join(ranges.payload_bytes.take(pa.array(rows)).to_pylist()), np.uint8)
+        raw = raw.reshape(len(rows), length)
+        numbers = raw[:, 8:12].copy().view("<u4").ravel()
+        head = raw[:, 24:32].copy().view("<u8").ravel()
+        for entry in fields:
+            field = _BYTES[0] if entry["name"] in _BYTES else entry["name"]
+            at = _HEAD_BYTES + (entry["offset"] or 0)
+            mine = (
+                (numbers == entry["schema_id"]) & (ranges.domain_id[rows] == entry["domain_id"]) & (head == _HEAD_BYTES)
+            )
+            if field in values and at + 8 <= length:
+                values[field][rows[mine]] = raw[mine, at : at + 8].copy().view("<u8").ravel()
+                known[field][rows[mine]] = True
+    message = np.where(known[_BYTES[0]] & (values[_BYTES[0]] < 1 << 50), values[_BYTES[0]].astype(np.int64), NONE)
+    names, place = np.unique(values[_COMMUNICATOR], return_inverse=True)
+    return (
+        message,
+        np.where(known[_COMMUNICATOR], place, NONE).astype(np.int32),
+        [f"{name:x}" for name in names.tolist()],
+    )
 
 
 def _with_groups(ranges: Payloads, sizes: np.ndarray, communicator: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -73,5 +73,6 @@ def _data(tables: Mapping[str, pa.Table]) -> str:
 
 def _csv(table: pa.Table) -> str:
     buffer = io.BytesIO()
-    pyarrow.csv.write_csv(table, buffer)
+    # In one piece: older Arrow writes the head again for each empty one.
+    pyarrow.csv.write_csv(table.combine_chunks(), buffer)
     return buffer.getvalue().decode()

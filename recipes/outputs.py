@@ -137,7 +137,8 @@ def _write_table(folder: Path, recipe: str, table: Table, rows: pa.Table, *, csv
             files.enter_context(writer)
         # Piece by piece: coded text is much longer when it is spelled out.
         for first in range(0, max(len(rows), 1), _ROWS_AT_ONCE):
-            piece = rows.slice(first, _ROWS_AT_ONCE).cast(schema)
+            # In one piece: older Arrow writes the head of a CSV file again for each empty one.
+            piece = rows.slice(first, _ROWS_AT_ONCE).cast(schema).combine_chunks()
             for writer in writers:
                 writer.write_table(piece)
 

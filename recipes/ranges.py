@@ -46,8 +46,8 @@ class Ranges:
 class Payloads:
     """Push and pop ranges of one library, in order of start, with what it put on them.
 
-    start_ns, end_ns, global_tid int64; name int32, an index into `names`; payload int32, an index into `payloads` (JSON
-    texts), -1 for none.
+    start_ns, end_ns, global_tid, domain_id int64; name int32, an index into `names`; payload int32, an index into
+    `payloads` (JSON texts), -1 for none; payload_bytes binary, the same as the program left it, null for none.
     """
 
     start_ns: np.ndarray
@@ -57,6 +57,8 @@ class Payloads:
     payload: np.ndarray
     names: list[str]
     payloads: list[str]
+    domain_id: np.ndarray
+    payload_bytes: pa.Array
 
     def code(self, name: str) -> int:
         """The code of a name, -1 if no range has it."""
@@ -65,7 +67,8 @@ class Payloads:
 
 def read_payloads(report: Report, prefix: str) -> Payloads:
     """The closed ranges whose text begins with a prefix, whatever their domain."""
-    events = report.read(schema.NVTX, ["start_ns", "end_ns", "event_type", "global_tid", "text", "payload"])
+    columns = ["start_ns", "end_ns", "event_type", "domain_id", "global_tid", "text", "payload", "payload_bytes"]
+    events = report.read(schema.NVTX, columns)
     text = events["text"].combine_chunks()
     chosen = pc.starts_with(text.dictionary, prefix).fill_null(False).to_numpy(zero_copy_only=False)
     code = text.indices.fill_null(-1).to_numpy()
@@ -81,6 +84,8 @@ def read_payloads(report: Report, prefix: str) -> Payloads:
         payload=payload.indices.fill_null(-1).to_numpy()[rows],
         names=text.dictionary.to_pylist(),
         payloads=payload.dictionary.to_pylist(),
+        domain_id=numbers(events["domain_id"], 0)[rows],
+        payload_bytes=events["payload_bytes"].combine_chunks().take(pa.array(rows)),
     )
 
 

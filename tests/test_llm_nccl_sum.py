@@ -126,6 +126,15 @@ def test_messages_are_those_of_nccls_ranges(sqlite_of):
         assert set(given["bytes"].fillna(-1)) == expected
 
 
+@pytest.mark.parametrize("name", ["tp_eager_rank0", "send_recv", "ddp"])
+def test_bytes_of_a_payload_say_what_its_text_says(name, sqlite_of, tmp_path):
+    path = sqlite_of(newest(name))
+    raw = copy_of(path, tmp_path / "raw.sqlite", "UPDATE NVTX_EVENTS SET jsonText = NULL, jsonTextId = NULL")
+    told, decoded = (analysed(one)["communication"] for one in (path, raw))
+    assert decoded["bytes"].notna().all()
+    pd.testing.assert_frame_equal(decoded, told, check_categorical=False, check_dtype=False)
+
+
 def test_factors_are_those_of_nccl_tests():
     assert [bus_factor("all_reduce", n) for n in (1, 2, 8)] == [None, 1.0, 1.75]
     assert [bus_factor("all_gather", n) for n in (2, 8)] == [0.5, 0.875]
@@ -432,7 +441,7 @@ def payloads(*rows):
     return Payloads(
         start_ns=np.array([row[0] for row in rows]), end_ns=np.array([row[1] for row in rows]),
         global_tid=np.full(len(rows), MAIN), name=np.array([names.index(row[2]) for row in rows]), payload=told,
-        names=names, payloads=texts,
+        names=names, payloads=texts, domain_id=np.ones(len(rows), dtype=np.int64), payload_bytes=pa.nulls(len(rows)),
     )  # fmt: skip
 
 

@@ -116,3 +116,10 @@ def test_output_with_files_of_the_users_is_never_overwritten(extra, tmp_path):
     (tmp_path / "out" / extra).mkdir() if extra == "folder" else (tmp_path / "out" / extra).write_text("mine")
     with pytest.raises(PackError, match="not overwritten"):
         choose_folder("llm_test", "out", force=True)
+
+
+def test_csv_has_one_head_whatever_pieces_a_table_is_in(tmp_path):
+    table = Table("t", "row", (Column("a", "int64"),))
+    rows = pa.concat_tables([table.empty(), table.build({"a": [1]}), table.empty(), table.build({"a": [2]})])
+    write_outputs(tmp_path, tmp_path, "r", {table: rows}, csv=True, texts={})
+    assert (tmp_path / "t.csv").read_text() == '"a"\n1\n2\n'

@@ -42,8 +42,8 @@ class Report:
         """The columns of a normalised table, all of them by default.
 
         Empty when the export has no such table; a column that it lacks is null. Integers are int64 (ids that
-        are unsigned in some exports wrap, as SQLite stores them), text is string, text behind ids is a
-        dictionary array. PackError when the export is damaged.
+        are unsigned in some exports wrap, as SQLite stores them), text is string, bytes are binary, text behind ids is
+        a dictionary array. PackError when the export is damaged.
         """
         names = list(table.columns) if columns is None else list(columns)
         exported = self._exported(table)
@@ -108,6 +108,8 @@ class Report:
     def _column(self, exported: str, column: SourceColumn, names: list[str], raw: pa.Table) -> pa.Array:
         if not names:
             return pa.nulls(len(raw), _result_type(column))
+        if column.type == pa.binary():
+            return raw[names[0]].combine_chunks().cast(pa.binary())
         if not column.ids:
             return _integers(raw[names[0]]) if pa.types.is_integer(column.type) else _text(raw[names[0]])
         direct = [name for name in names if name in column.exported]
@@ -186,7 +188,7 @@ def _split(table: SourceTable, wanted: dict[str, list[str]]) -> tuple[list[str],
     for name, exported in wanted.items():
         column = table.columns[name]
         direct = [found for found in exported if found in column.exported]
-        (texts if column.type == pa.string() else integers).extend(direct)
+        (integers if pa.types.is_integer(column.type) else texts).extend(direct)
         integers += [found for found in exported if found in column.ids][:1]
     return list(dict.fromkeys(integers)), list(dict.fromkeys(texts))
 

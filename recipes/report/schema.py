@@ -108,8 +108,14 @@ NVTX = SourceTable(
         "end_global_tid": _int("endGlobalTid"),
         "text": _text("text", ids=("textId",)),
         "payload": _text("jsonText", ids=("jsonTextId",)),
+        "payload_bytes": SourceColumn(pa.binary(), ("binaryData",)),
     },
     (("NVTX_EVENTS", ()),),
+)
+PAYLOAD_FIELDS = SourceTable(
+    "payload_fields",
+    {"domain_id": _int("domainId"), "schema_id": _int("schemaId"), "name": _text("name"), "offset": _int("offset")},
+    (("NVTX_PAYLOAD_SCHEMA_ENTRIES", ()),),
 )
 # Up to 2024 CUDA_GRAPH_EVENTS held the creation of graph nodes; later that moved to CUDA_GRAPH_NODE_EVENTS,
 # and CUDA_GRAPH_EVENTS came to mean the creation of whole graphs.
@@ -178,7 +184,7 @@ DIAGNOSTICS = SourceTable(
 )
 
 TABLES = (
-    KERNELS, MEMCPYS, MEMSETS, GRAPH_RUNS, API_CALLS, SYNCS, NVTX, GRAPH_NODES, GRAPHS, OVERHEAD, GPUS,
+    KERNELS, MEMCPYS, MEMSETS, GRAPH_RUNS, API_CALLS, SYNCS, NVTX, PAYLOAD_FIELDS, GRAPH_NODES, GRAPHS, OVERHEAD, GPUS,
     CUDA_DEVICES, PROCESSES, THREADS, EXPORT_INFO, CAPTURE_INFO, SYSTEM_INFO, SESSION, STRINGS, DIAGNOSTICS,
 )  # fmt: skip
 
