@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from llm_idle_gaps.evidence import Evidence
 from llm_idle_gaps.launch_statistics import launch_statistics, lost_graph_launches
@@ -80,22 +81,33 @@ def analyse(capture: Capture, settings: Settings) -> tuple[dict[str, pa.Table], 
         ):
             count = len(next(iter(columns.values())))
             device = np.full(count, work.devices.numbers[number], dtype=np.int64)
-            found[table].append({"device": device, **columns, "lost_graph_launches": np.full(count, lost)})
+            told = {"lost_graph_launches": np.full(count, lost)} if table is IDLE else {}
+            found[table].append({"device": device, **columns, **told})
     tables = {table.name: _joined(table, columns) for table, columns in found.items()}
     return {**tables, **_gap_tables(tables[GAPS.name], settings.min_gap_ns)}, []
 
 
 def _gap_tables(rows: pa.Table, min_gap_ns: float) -> dict[str, pa.Table]:
     """The gaps that are long enough, and the longest of each device, both in order of device and time."""
-    duration_ns, device = rows["duration_ns"].to_numpy(), rows["device"].to_numpy()
-    longest = np.lexsort((-duration_ns, device))
-    begin = np.flatnonzero(np.diff(device[longest], prepend=np.iinfo(np.int64).min))
-    place = np.arange(len(longest)) - np.repeat(begin, np.diff(np.append(begin, len(longest))))
-    chosen = np.sort(longest[place < LARGEST])
-    enough = duration_ns >= min_gap_ns
+    pieces = [piece.to_numpy() for piece in rows["duration_ns"].chunks]
+    devices = [piece[0].as_py() if len(piece) else None for piece in rows["device"].chunks]
+    begins = np.cumsum([0, *map(len, pieces)])
+    longest = []
+    for device in dict.fromkeys(devices):
+        # Piece by piece: there can be millions of gaps, and little memory is left.
+        own = [number for number, one in enumerate(devices) if one == device]
+        tops = [np.partition(pieces[n], -LARGEST)[-LARGEST:] if len(pieces[n]) > LARGEST else pieces[n] for n in own]
+        least_ns = np.sort(np.concatenate(tops))[-LARGEST:].min(initial=np.iinfo(np.int64).max)
+        found = [np.flatnonzero(pieces[number] >= least_ns) + begins[number] for number in own]
+        place, length_ns = (np.concatenate(values) for values in (found, [
+            pieces[n][rows_ - begins[n]] for n, rows_ in zip(own, found, strict=True)
+        ]))  # fmt: skip
+        # Of equal ones the first.
+        longest.append(np.sort(place[np.argsort(-length_ns, kind="stable")][:LARGEST]))
+    enough = pa.chunked_array([piece >= min_gap_ns for piece in pieces], pa.bool_())
     return {
-        GAPS.name: rows if enough.all() else rows.filter(pa.array(enough)),
-        LARGEST_GAPS.name: rows.take(pa.array(chosen)),
+        GAPS.name: rows if pc.all(enough).as_py() is not False else rows.filter(enough),
+        LARGEST_GAPS.name: rows.take(pa.array(np.concatenate([np.zeros(0, dtype=np.int64), *longest]))),
     }
 
 
