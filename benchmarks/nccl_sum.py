@@ -33,7 +33,7 @@ def matching(collectives: int) -> float:
     both = pd.concat([one.assign(report=0), one.assign(report=1)], ignore_index=True)
     participant = np.repeat([0, 1], collectives)
     begin = time.perf_counter()
-    match_sets(both, participant, rank_sets(both, participant, 2, None))
+    match_sets(both, participant, rank_sets(both, participant, np.arange(2), None))
     return time.perf_counter() - begin
 
 

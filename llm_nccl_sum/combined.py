@@ -45,11 +45,24 @@ def together(communication: pa.Table, files: pa.Table, settings: Settings) -> To
     keys = pd.MultiIndex.from_arrays([kernels["report"], kernels["device"]])
     places = pd.Series(np.arange(len(participants)), index=index)
     participant = places.reindex(keys).to_numpy(dtype=np.int64) if len(kernels) else np.zeros(0, dtype=np.int64)
-    sets = rank_sets(kernels, participant, len(participants), settings.ranks)
-    members = np.array([len(np.unique(participant[sets == number])) for number in range(int(sets.max(initial=-1)) + 1)])
-    size = np.full(len(kernels), settings.ranks) if settings.ranks else members[sets] if len(members) else sets
-    kernels = kernels.assign(ranks=np.asarray(size, dtype=np.int64))
-    return Together(kernels, participants, participant, match_sets(kernels, participant, sets))
+    sets = rank_sets(kernels, participant, participants.rows["rank"].to_numpy(dtype=np.int64), settings.ranks)
+    found = match_sets(kernels, participant, sets)
+    kernels = kernels.assign(ranks=_sizes(kernels, participant, sets, found, settings.ranks))
+    return Together(kernels, participants, participant, found)
+
+
+def _sizes(
+    kernels: pd.DataFrame, participant: np.ndarray, sets: np.ndarray, found: list[Collectives], ranks: int | None
+) -> np.ndarray:
+    """How many ranks are in each kernel's collective: those that have its communicator. Where that is not known, what
+    the user says, else its set; of captures that are not of one run those in its own report."""
+    frame = pd.DataFrame({"set": sets, "participant": participant, "told": kernels["communicator"].to_numpy(),
+                          "report": kernels["report"].to_numpy()})  # fmt: skip
+    by_communicator = frame.groupby("told")["participant"].transform("nunique")
+    of_set = pd.Series(ranks, index=frame.index) if ranks else frame.groupby("set")["participant"].transform("nunique")
+    apart = frame["participant"].isin([int(one) for some in found if some.apart for one in some.members])
+    own = frame.groupby("report")["participant"].transform("nunique")
+    return by_communicator.fillna(own.where(apart, of_set)).to_numpy(dtype=np.int64)
 
 
 def combine(tables: dict[str, pa.Table], files: pa.Table, settings: Settings) -> dict[str, pa.Table]:

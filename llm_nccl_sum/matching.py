@@ -13,7 +13,10 @@ SPLIT = ("all_reduce", "all_reduce_fused", "all_gather", "reduce_scatter", "all_
 #: Clocks of one job's hosts agree better than this; windows that lie further apart are not of one run.
 _SAME_RUN_NS = 1_000_000_000
 #: So many steps may one rank's window begin after another's.
-_MOST_SHIFTED = 8
+_MOST_SHIFTED = 64
+#: The ends of steps lie apart by this share of a step at most, where they are the same steps.
+_SAME_STEP = 0.25
+_NEAR_NS = 5_000
 
 
 @dataclass(frozen=True)
@@ -21,11 +24,13 @@ class Collectives:
     """Matched collectives of one set of ranks: an entry for each rank's part, collective by collective, by time.
 
     `rows` int64, places in the table of communication kernels; `collective` int64 from 0 on; `participant` int64;
-    `step` int64, the step that they were matched in, -1 for none; `duration_ns`, `transfer_ns`, `wait_ns` int64; `last`
-    bool, for nobody where two are equally short; `arrival_ns` int64, after the first one, clocks aligned. `offset_ns`,
-    `residual_ns` float for each of `members`. `aligned`: clocks agree better than ranks wait. `unmatched` kernels that
-    some rank lacks or that lie in steps with unequal numbers; `uneven` such steps; `left_out_ns` the waiting in the
-    first collective, which is not among these, None without any. `apart`: the captures do not overlap in time.
+    `step` int64, the step that they were matched in, -1 for none; `vote` int64, a number for each step of each
+    phase, -1 for none; `duration_ns`, `transfer_ns`, `wait_ns` int64; `last` bool, for nobody where two are equally
+    short; `arrival_ns` int64, after the first one, clocks aligned. `offset_ns`, `residual_ns` float for each of
+    `members`. `aligned`: clocks agree better than ranks wait. `unmatched` kernels that some rank lacks or that lie
+    in steps with unequal numbers or in incomplete ones (`edges`); `uneven` such steps; `left_out_ns` the waiting in
+    the first collective, which is not among these, None without any. `apart`: the captures do not overlap in time.
+    `unclear`: which steps belong together cannot be told. `reports`: how many these ranks come from.
     """
 
     members: np.ndarray
@@ -34,6 +39,7 @@ class Collectives:
     collective: np.ndarray
     participant: np.ndarray
     step: np.ndarray
+    vote: np.ndarray
     duration_ns: np.ndarray
     transfer_ns: np.ndarray
     wait_ns: np.ndarray
@@ -42,10 +48,13 @@ class Collectives:
     offset_ns: np.ndarray
     residual_ns: np.ndarray
     unmatched: int
+    edges: int
     uneven: int
     shifted: int
     left_out_ns: int | None
     apart: bool
+    unclear: bool
+    reports: int
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -61,21 +70,34 @@ class Collectives:
         return len(waits_ns) > 0 and bool(np.nanmax(self.residual_ns) < np.median(waits_ns))
 
 
-def rank_sets(kernels: pd.DataFrame, participant: np.ndarray, count: int, ranks: int | None) -> np.ndarray:
-    """The set of each kernel, int64 from 0 on: its communicator; where that is not known, all participants, or blocks
-    of `ranks` neighbours where there are several times as many.
+def rank_sets(kernels: pd.DataFrame, participant: np.ndarray, place: np.ndarray, ranks: int | None) -> np.ndarray:
+    """The set of each kernel, int64 from 0 on: its communicator. Where that is not known, blocks of `ranks` neighbours
+    if that is given (`place` is the rank of each participant), else the sets that known communicators part the
+    participants into, else all participants.
 
     Where only some participants tell communicators (exports with and without payloads), nobody's count.
     """
     told = pd.factorize(kernels["communicator"])[0].astype(np.int64)
-    knowing = np.bincount(participant[told >= 0], minlength=count) > 0
+    knowing = np.bincount(participant[told >= 0], minlength=len(place)) > 0
     if not knowing[np.unique(participant)].all():
         told = np.full(len(told), -1)
-    block = (
-        participant // ranks if ranks and count > ranks and count % ranks == 0 else np.zeros(len(told), dtype=np.int64)
-    )
+    block = place // ranks if ranks else _parted(told, participant, len(place))
     # Blocks behind the communicators.
-    return pd.factorize(np.where(told >= 0, told, told.max(initial=-1) + 1 + block))[0].astype(np.int64)
+    return pd.factorize(np.where(told >= 0, told, told.max(initial=-1) + 1 + block[participant]))[0].astype(np.int64)
+
+
+def _parted(told: np.ndarray, participant: np.ndarray, count: int) -> np.ndarray:
+    """The part of each participant, where known communicators of several ranks hold each of them once; else 0."""
+    known = told >= 0
+    pairs = np.unique(told[known] * count + participant[known])
+    number, member = np.divmod(pairs, max(count, 1))
+    groups = {tuple(member[number == one].tolist()) for one in np.unique(number).tolist()}
+    parts = [group for group in sorted(groups) if len(group) > 1]
+    block = np.zeros(count, dtype=np.int64)
+    if sorted(one for group in parts for one in group) == list(range(count)):
+        for part, group in enumerate(parts):
+            block[list(group)] = part
+    return block
 
 
 def match_sets(kernels: pd.DataFrame, participant: np.ndarray, sets: np.ndarray) -> list[Collectives]:
@@ -84,57 +106,57 @@ def match_sets(kernels: pd.DataFrame, participant: np.ndarray, sets: np.ndarray)
     Those of one operation, or where the communicator is not known of one kernel name, are matched by their order inside
     the step. The first collective of each set is left out: ranks enter the window at different times.
     """
-    chosen = np.flatnonzero(kernels["operation"].isin(SPLIT).to_numpy() & ~kernels["edge"].to_numpy(dtype=bool))
+    chosen = np.flatnonzero(kernels["operation"].isin(SPLIT).to_numpy())
     order = chosen[np.argsort(sets[chosen], kind="stable")]
     begin = np.flatnonzero(np.diff(sets[order], prepend=-1))
     return [_match(kernels, participant, rows) for rows in np.split(order, begin[1:]) if len(rows)]
 
 
-def _match(kernels: pd.DataFrame, participant: np.ndarray, rows: np.ndarray) -> Collectives:
-    """The collectives of one set, whose kernels are in `rows`."""
-    mine = kernels.iloc[rows]
-    members, own = np.unique(participant[rows], return_inverse=True)
+def _match(kernels: pd.DataFrame, participant: np.ndarray, every: np.ndarray) -> Collectives:
+    """The collectives of one set, whose kernels are in `every`."""
+    # A rank of which only incomplete steps are known takes part all the same.
+    members = np.unique(participant[every])
+    told = kernels["communicator"].iloc[every].dropna()
+    named = len(told) == len(every)
+    rows = every[~kernels["edge"].iloc[every].to_numpy(dtype=bool)]
+    mine, own = kernels.iloc[rows], np.searchsorted(members, participant[rows])
+    reports = pd.Series(kernels["report"].iloc[every].to_numpy()).groupby(participant[every]).first()
+    report_of = pd.factorize(reports)[0]
+    empty = _Parts(members, told.iloc[0] if named else None, int(report_of.max()) + 1)
+    unmatched = {"unmatched": len(every), "edges": len(every) - len(rows)}
     start_ns = mine["start_ns"].to_numpy() + mine["clock_ns"].to_numpy()
     duration_ns = mine["duration_ns"].to_numpy()
-    known = bool(mine["clock_known"].all())
-    report = pd.factorize(mine["report"])[0]
-    report_of = np.array([report[own == number][0] for number in range(len(members))])
-    told = mine["communicator"].dropna()
-    empty = _Parts(members, told.iloc[0] if len(told) == len(mine) else None)
-    if len(members) < 2:
-        return empty.collectives(unmatched=len(rows))
-    if known and _apart(start_ns, start_ns + duration_ns, own):
-        return empty.collectives(unmatched=len(rows), apart=True)
-    step, shifted = _aligned_steps(mine, own, start_ns + duration_ns, clocks=known)
-    kind = _codes(mine["operation"] if len(told) == len(mine) else mine["name"])
-    context = _combined(_codes(mine["phase"]), step + 1 - step.min(initial=0), kind)
+    if len(members) < 2 or len(np.unique(own)) < len(members):
+        return empty.collectives(**unmatched)
+    if mine["clock_known"].all() and _apart(start_ns, start_ns + duration_ns, own):
+        return empty.collectives(**unmatched, apart=True)
+    phase = _codes(mine["phase"])
+    step, shifted, unclear = _aligned_steps(mine, phase, own, start_ns + duration_ns)
+    if unclear:
+        return empty.collectives(**unmatched, unclear=True)
+    vote = _combined(phase, step + 1 - step.min())
+    context = _combined(vote, _codes(mine["operation"] if named else mine["name"]))
     order, nth = _places(context, own, start_ns)
     even = _even(context, own, len(members))
     key = _combined(context, nth)
     order = order[even[context[order]]]
-    order = order[np.argsort(key[order], kind="stable")]
-    size = len(members)
     # Kernels of one key lie together, one of each member in order.
-    order = order[: len(order) // size * size]
-    order = order[np.lexsort((own[order], key[order]))].reshape(-1, size)
+    order = order[np.lexsort((own[order], key[order]))].reshape(-1, len(members))
     order = order[np.argsort(start_ns[order].min(axis=1, initial=np.iinfo(np.int64).max), kind="stable")]
-    uneven = len(np.unique(_combined(_codes(mine["phase"]), step + 1 - step.min(initial=0))[~even[context]]))
-    left_out_ns = None
-    if len(order):
-        first = duration_ns[order[0]]
-        left_out_ns = int((first - first.min()).sum())
-    order, unmatched = order[1:], len(rows) - order.size
-    times = _split(start_ns[order], duration_ns[order], report_of)
+    first_ns = duration_ns[order[0]] if len(order) else None
+    order = order[1:]
     return empty.collectives(
         rows=rows[order].ravel(),
-        collective=np.repeat(np.arange(len(order)), size),
+        collective=np.repeat(np.arange(len(order)), len(members)),
         participant=members[own[order]].ravel(),
         step=step[order].ravel(),
-        unmatched=unmatched,
-        uneven=uneven,
+        vote=np.where(step < 0, -1, vote)[order].ravel(),
+        unmatched=len(every) - order.size - (0 if first_ns is None else len(members)),
+        edges=unmatched["edges"],
+        uneven=len(np.unique(vote[~even[context]])),
         shifted=shifted,
-        left_out_ns=left_out_ns,
-        **times,
+        left_out_ns=None if first_ns is None else int((first_ns - first_ns.min()).sum()),
+        **_split(start_ns[order], duration_ns[order], report_of),
     )
 
 
@@ -144,14 +166,26 @@ class _Parts:
 
     members: np.ndarray
     communicator: str | None
+    reports: int
 
     def collectives(self, **given) -> Collectives:
         none = np.zeros(0, dtype=np.int64)
-        arrays = ("rows", "collective", "participant", "step", "duration_ns", "transfer_ns", "wait_ns", "arrival_ns")
+        arrays = (
+            "rows",
+            "collective",
+            "participant",
+            "step",
+            "vote",
+            "duration_ns",
+            "transfer_ns",
+            "wait_ns",
+            "arrival_ns",
+        )
         unknown = np.full(len(self.members), np.nan)
-        empty = {**dict.fromkeys(arrays, none), "last": none.astype(bool), "offset_ns": unknown, "residual_ns": unknown,
-                 "unmatched": 0, "uneven": 0, "shifted": 0, "left_out_ns": None, "apart": False}  # fmt: skip
-        return Collectives(self.members, self.communicator, **{**empty, **given})
+        counts = dict.fromkeys(("unmatched", "edges", "uneven", "shifted"), 0)
+        empty = {**dict.fromkeys(arrays, none), **counts, "last": none.astype(bool), "offset_ns": unknown,
+                 "residual_ns": unknown, "left_out_ns": None, "apart": False, "unclear": False}  # fmt: skip
+        return Collectives(self.members, self.communicator, reports=self.reports, **{**empty, **given})
 
 
 def _apart(start_ns: np.ndarray, end_ns: np.ndarray, own: np.ndarray) -> bool:
@@ -163,23 +197,27 @@ def _apart(start_ns: np.ndarray, end_ns: np.ndarray, own: np.ndarray) -> bool:
     return bool(first.max() - last.min() > _SAME_RUN_NS)
 
 
-def _aligned_steps(mine: pd.DataFrame, own: np.ndarray, end_ns: np.ndarray, *, clocks: bool) -> tuple[np.ndarray, int]:
-    """The step of each kernel as its set counts them, -1 for none; and by how many steps windows begin apart at most.
+def _aligned_steps(
+    mine: pd.DataFrame, phase: np.ndarray, own: np.ndarray, end_ns: np.ndarray
+) -> tuple[np.ndarray, int, bool]:
+    """The step of each kernel as its set counts them, -1 for none; by how many steps windows begin apart at most; and
+    whether for some rank no shift brings its steps beside those of the first.
 
-    A window may begin one step later on one rank: of all shifts that is taken in which the steps' ends lie nearest,
-    or, where clocks tell nothing, vary least.
+    A window may begin some steps later on one rank. Clocks do not say so well enough: that shift is taken at which the
+    ends of steps lie equally far apart, which is what two clocks are.
     """
     step = mine["nth_step"].fillna(-1).to_numpy(dtype=np.int64, copy=True)
-    phase, most = _codes(mine["phase"]), 0
+    most, unclear = 0, False
     for code in np.unique(phase[step >= 0]):
         here = (phase == code) & (step >= 0)
-        reference = _step_ends(step, end_ns, here & (own == own[here].min()))
-        for number in np.unique(own[here])[1:]:
+        numbers = np.unique(own[here])
+        reference = _step_ends(step, end_ns, here & (own == numbers[0]))
+        for number in numbers[1:]:
             rows = here & (own == number)
-            shift = _best_shift(reference, _step_ends(step, end_ns, rows), clocks=clocks)
+            shift, same = _best_shift(reference, _step_ends(step, end_ns, rows))
             step[rows] += shift
-            most = max(most, abs(shift))
-    return step, most
+            most, unclear = max(most, abs(shift)), unclear or not same
+    return step, most, unclear
 
 
 def _step_ends(step: np.ndarray, end_ns: np.ndarray, rows: np.ndarray) -> dict[int, int]:
@@ -190,19 +228,23 @@ def _step_ends(step: np.ndarray, end_ns: np.ndarray, rows: np.ndarray) -> dict[i
     return dict(zip(numbers.tolist(), last_ns.tolist(), strict=True))
 
 
-def _best_shift(reference: dict[int, int], other: dict[int, int], *, clocks: bool) -> int:
+def _best_shift(reference: dict[int, int], other: dict[int, int]) -> tuple[int, bool]:
+    """By how many steps to shift, and whether steps then belong together."""
     costs = {}
-    # Few steps beside each other vary little by chance, where clocks tell nothing.
-    least = 1 if clocks else max(3, 0.7 * min(len(reference), len(other)))
+    # Few steps beside each other vary little by chance.
+    least = min(max(3, 0.6 * min(len(reference), len(other))), len(reference), len(other))
     for shift in range(-_MOST_SHIFTED, _MOST_SHIFTED + 1):
         apart = [other[number] - reference[number + shift] for number in other if number + shift in reference]
         if len(apart) >= least:
-            costs[shift] = float(np.median(np.abs(apart)) if clocks else np.ptp(apart))
+            costs[shift] = float(np.median(np.abs(np.array(apart) - np.median(apart))))
     if not costs:
-        return 0
+        return 0, False
     best = min(costs, key=lambda shift: (costs[shift], abs(shift)))
     # A little better is chance too: steps are alike.
-    return best if clocks or costs[best] < costs.get(0, np.inf) / 2 else 0
+    if 0 in costs and costs[0] <= 2 * costs[best] + _NEAR_NS:
+        best = 0
+    length_ns = float(np.median(np.diff(sorted(reference.values())))) if len(reference) > 1 else np.inf
+    return best, costs[best] <= max(_SAME_STEP * length_ns, _NEAR_NS)
 
 
 def _places(context: np.ndarray, own: np.ndarray, start_ns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -231,9 +273,11 @@ def _split(start_ns: np.ndarray, duration_ns: np.ndarray, report_of: np.ndarray)
     last = shortest & (shortest.sum(axis=1, keepdims=True) == 1)
     ahead_ns = (start_ns + duration_ns) - (start_ns + duration_ns)[:, :1]
     offset_ns = np.median(ahead_ns, axis=0)
-    residual_ns = np.percentile(np.abs(ahead_ns - offset_ns), 95, axis=0)
     # Devices of one report have one clock; their ends lie apart for other reasons.
-    offset_ns[report_of == report_of[0]] = residual_ns[report_of == report_of[0]] = 0
+    for report in np.unique(report_of).tolist():
+        offset_ns[report_of == report] = np.median(offset_ns[report_of == report]) if report != report_of[0] else 0
+    residual_ns = np.percentile(np.abs(ahead_ns - offset_ns), 95, axis=0)
+    residual_ns[report_of == report_of[0]] = 0
     aligned_ns = start_ns - offset_ns.astype(np.int64)
     return {
         "duration_ns": duration_ns.ravel(),

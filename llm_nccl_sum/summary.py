@@ -37,8 +37,9 @@ def summarise(tables: dict[str, pa.Table], settings: Settings) -> str:
     if kinds.empty:
         return _nothing(tables)
     all_of = together(tables["communication"], tables["files"], settings)
-    missing = _missing(all_of.participants, settings)
-    verdicts = [judge(found, missing) for found in all_of.sets]
+    missing = _missing(all_of.participants, tables["files"], settings)
+    verdicts = [judge(found, missing or _short(found, settings), len(all_of.sets)) for found in all_of.sets]
+    verdicts = verdicts or [Verdict("inconclusive", None, "nothing could be matched: no collectives that wait for all")]
     steps = tables["step_communication"].to_pandas()
     lines = [_verdict(kinds, steps, verdicts, all_of), "{quality}", "", _operation_table(kinds), "", _step_table(steps)]
     lines += [*_rank_table(tables["ranks"].to_pandas(), all_of.participants.known), ""]
@@ -58,12 +59,20 @@ def _nothing(tables: dict[str, pa.Table]) -> str:
     )
 
 
-def _missing(participants: Participants, settings: Settings) -> int:
-    """How many ranks are known not to be here: as the user says, else by a gap in the ranks."""
-    expected = settings.ranks or 0
-    if participants.known and not settings.ranks:
-        expected = int(participants.rows["rank"].max()) + 1
-    return max(expected - len(participants), 0)
+def _missing(participants: Participants, files: pa.Table, settings: Settings) -> int:
+    """How many ranks are known not to be here: by a gap in the ranks, or a report without communication."""
+    if not participants.known:
+        return 0
+    here = set(participants.rows["rank"].tolist())
+    given = {rank for rank in files["rank"].to_pylist() if rank is not None}
+    # The user's number of ranks tells how large a set is, and so which are missing from it.
+    expected = here | given if settings.ranks else here | given | set(range(max(here) + 1))
+    return len(expected - here)
+
+
+def _short(found: Collectives, settings: Settings) -> int:
+    """How many ranks a set lacks by the user's number, where its communicator is not known."""
+    return 0 if found.communicator or not settings.ranks else max(settings.ranks - len(found.members), 0)
 
 
 def _told(verdict: Verdict, ranks: pd.Series) -> str:
@@ -74,6 +83,8 @@ def _told(verdict: Verdict, ranks: pd.Series) -> str:
 
 def _verdict(kinds: pd.DataFrame, steps: pd.DataFrame, verdicts: list[Verdict], all_of: Together) -> str:
     time_ns, exposed_ns = kinds["time_ns"].sum(), kinds["exposed_ns"].sum()
+    talking = pd.MultiIndex.from_frame(kinds[["report", "device"]])
+    steps = steps[pd.MultiIndex.from_frame(steps[["report", "device"]]).isin(talking)]
     inside = steps[steps["step"].notna()]
     counted = inside[~inside["edge"].astype(bool)]
     devices = kinds[["report", "device"]].drop_duplicates()
@@ -147,7 +158,7 @@ def _rank_table(ranks: pd.DataFrame, known: bool) -> list[str]:
         [f"{row.rank} ({shortened(row.report, 24)} GPU {row.device})", f"{row.matched:,}", format_ms(row.time_ns),
          format_ms(row.transfer_ns), format_ms(row.wait_ns), f"{row.times_last:,}",
          "-" if pd.isna(row.straggler_score) else format_share(row.straggler_score),
-         *("-" if pd.isna(value) else f"{value / 1e3:,.1f}" for value in (row.clock_offset_ns, row.clock_residual_ns))]
+         *("-" if pd.isna(value) else f"{round(value / 1e3, 1) + 0.0:,.1f}" for value in (row.clock_offset_ns, row.clock_residual_ns))]
         for row in ranks.sort_values("straggler_score", ascending=False).head(_RANKS).itertuples()
     ]  # fmt: skip
     head = [label, "matched", "ms", "transfer", "waits", "last", "causes", "clock us", "residual us"]
@@ -162,10 +173,18 @@ def _matching(all_of: Together) -> list[str]:
         return []
     said = f"{sum(found.count for found in sets):,} collectives are matched across {len(all_of.participants)} ranks"
     said += f" ({all_of.participants.sources})"
-    known = all(found.communicator for found in sets)
-    if sets and not known:
-        said += f", taken for {'one communicator' if len(sets) == 1 else f'{len(sets)} communicators'}: NCCL tells none"
-    said += f"; {sum(found.unmatched for found in sets):,} kernels are not"
+    taken = sum(not found.communicator for found in sets)
+    if taken:
+        said += (
+            ", taken for one communicator"
+            if len(sets) == 1
+            else f", {taken} of {len(sets)} sets taken for communicators"
+        )
+        said += ": NCCL does not tell" if taken == len(sets) else ""
+    said += f"; {sum(found.unmatched for found in all_of.sets):,} kernels are not"
+    edges = sum(found.edges for found in all_of.sets)
+    if edges:
+        said += f", {edges:,} of them in incomplete steps"
     uneven, shifted = sum(found.uneven for found in sets), max((found.shifted for found in sets), default=0)
     if uneven:
         said += f", in {format_count(uneven, 'step')} in which ranks have unequal numbers of them"
@@ -184,9 +203,9 @@ def _matching(all_of: Together) -> list[str]:
 
 
 def _clocks(sets: list[Collectives]) -> str:
+    if all(found.reports == 1 for found in sets if len(found)):
+        return "The devices of each set are in one report: one clock, starts can be compared"
     worst_ns = max(float(np.nanmax(found.residual_ns)) for found in sets if len(found))
-    if worst_ns == 0:
-        return "All devices are in one report: one clock, starts can be compared"
     said = f"By the ends of collectives clocks agree within {format_ns(worst_ns)}"
     if all(found.aligned for found in sets if len(found)):
         return f"{said}, less than ranks wait: starts can be compared (arrival_ns)"

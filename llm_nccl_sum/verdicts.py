@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import comb
+from math import lgamma, log
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from llm_nccl_sum.matching import Collectives
 _ENOUGH = 20
 #: Below this share of waiting the time of collectives is their transfer.
 _LITTLE = 0.15
-#: As likely may it be at most, by chance, that one rank is to blame in so many steps.
+#: As likely may it be at most, by chance, that some rank of some set is to blame in so many steps.
 _CHANCE = 0.07
 #: Without steps the collectives are taken in so many stretches of time.
 _STRETCHES = 10
@@ -36,16 +36,18 @@ def blame(found: Collectives) -> np.ndarray:
     return found.last.reshape(shape) * total_ns
 
 
-def judge(found: Collectives, missing: int) -> Verdict:
-    """The verdict of a set, when so many ranks of the job are known to be missing."""
+def judge(found: Collectives, missing: int, sets: int = 1) -> Verdict:
+    """The verdict of a set, one of so many, when so many ranks of it are known to be missing."""
     size = len(found.members)
-    if size < 2:
+    if size < 2 and not missing:
         return Verdict("inconclusive", None, "one rank alone: its time cannot be split into transfer and waiting; give "
                        "the reports of all ranks")  # fmt: skip
     if found.apart:
         return Verdict("inconclusive", None, "the captures do not overlap in time: they are not of one run")
     if missing:
         return Verdict("inconclusive", None, f"{missing} ranks are missing, so nobody knows who came last")
+    if found.unclear:
+        return Verdict("inconclusive", None, "which steps of the ranks belong together cannot be told from their times")
     if found.count < _ENOUGH:
         return Verdict("inconclusive", None, f"only {found.count} collectives are matched across {size} ranks")
     wait_ns = found.wait_ns.sum()
@@ -58,23 +60,40 @@ def judge(found: Collectives, missing: int) -> Verdict:
     top = int(score.argmax())
     last = found.last.reshape(caused.shape)[:, top].mean()
     likely = 0.5 + 0.5 / size
-    if score[top] >= likely and last >= likely and _in_most_steps(found, caused, top):
-        why = f"it comes last in {last * 100:.0f} % of the collectives and causes {score[top] * 100:.0f} % of that"
-        return Verdict("arrival skew", int(found.members[top]), f"{told}; {why}")
+    if score[top] >= likely and last >= likely:
+        hits, votes = _votes(found, caused, top)
+        why = f"comes last in {last * 100:.0f} % of the collectives and causes {score[top] * 100:.0f} % of that"
+        if sets * size * _at_least(hits, votes, size) <= _CHANCE:
+            return Verdict("arrival skew", int(found.members[top]), f"{told}; it {why}")
+        return Verdict(
+            "inconclusive", None, f"{told}; one rank {why}, but in {hits} of {votes} steps, which may be chance"
+        )
     each_ns = np.sort(found.wait_ns.reshape(caused.shape).sum(axis=1))[::-1]
     few = int(np.searchsorted(np.cumsum(each_ns), 0.8 * wait_ns)) + 1
     where = f", most of it in {few} of {found.count} collectives" if few <= found.count / 4 else ""
     return Verdict("mixed", None, f"{told}{where}, and no rank is late throughout")
 
 
-def _in_most_steps(found: Collectives, caused: np.ndarray, top: int) -> bool:
-    """Whether one rank is to blame in more steps than by chance: collectives of one step are late together."""
-    step = found.step[:: len(found.members)]
-    if (step < 0).all():
-        step = np.arange(found.count) * _STRETCHES // found.count
-    votes = np.array([caused[step == one].sum(axis=0).argmax() for one in np.unique(step)])
-    count, hits = len(votes), int((votes == top).sum())
-    size = len(found.members)
-    at_least = sum(comb(count, k) * (size - 1) ** (count - k) for k in range(hits, count + 1)) / size**count
-    # Any of the ranks could have been the one.
-    return size * at_least <= _CHANCE
+def _votes(found: Collectives, caused: np.ndarray, top: int) -> tuple[int, int]:
+    """In how many steps one rank caused most waiting, and of how many: collectives of one step are late together."""
+    vote = found.vote[:: len(found.members)]
+    if (vote < 0).any():
+        # Outside steps, stretches of time.
+        stretch = np.arange(found.count) * _STRETCHES // found.count
+        vote = np.where(vote < 0, vote.max() + 1 + stretch, vote)
+    place = np.unique(vote, return_inverse=True)[1].ravel()
+    total_ns = np.zeros((int(place.max()) + 1, caused.shape[1]))
+    np.add.at(total_ns, place, caused)
+    # Where nobody waited there is nobody to blame.
+    hits = (total_ns.argmax(axis=1) == top) & (total_ns.max(axis=1) > 0)
+    return int(hits.sum()), len(total_ns)
+
+
+def _at_least(hits: int, votes: int, size: int) -> float:
+    """How likely one of `size` ranks is to blame by chance in at least so many of so many steps."""
+    if hits == 0:
+        return 1.0
+    # In logarithms: there may be many thousand steps.
+    ways = [lgamma(votes + 1) - lgamma(k + 1) - lgamma(votes - k + 1) + (votes - k) * log(size - 1 or 1)
+            for k in range(hits, votes + 1)]  # fmt: skip
+    return float(min(np.exp(np.array(ways) - votes * log(size)).sum(), 1.0))
