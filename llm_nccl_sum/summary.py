@@ -158,7 +158,8 @@ def _rank_table(ranks: pd.DataFrame, known: bool) -> list[str]:
         [f"{row.rank} ({shortened(row.report, 24)} GPU {row.device})", f"{row.matched:,}", format_ms(row.time_ns),
          format_ms(row.transfer_ns), format_ms(row.wait_ns), f"{row.times_last:,}",
          "-" if pd.isna(row.straggler_score) else format_share(row.straggler_score),
-         *("-" if pd.isna(value) else f"{round(value / 1e3, 1) + 0.0:,.1f}" for value in (row.clock_offset_ns, row.clock_residual_ns))]
+         *("-" if pd.isna(value) else f"{round(value / 1e3, 1) + 0.0:,.1f}"
+           for value in (row.clock_offset_ns, row.clock_residual_ns))]
         for row in ranks.sort_values("straggler_score", ascending=False).head(_RANKS).itertuples()
     ]  # fmt: skip
     head = [label, "matched", "ms", "transfer", "waits", "last", "causes", "clock us", "residual us"]
