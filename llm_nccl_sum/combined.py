@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from llm_nccl_sum.analysis import Settings
 from llm_nccl_sum.bandwidth import bus_factor, whole_message
-from llm_nccl_sum.matching import Collectives, match_sets, rank_sets
+from llm_nccl_sum.matching import Collectives, match_sets, rank_sets, told_by_all
 from llm_nccl_sum.participants import Participants, find_participants
 from llm_nccl_sum.tables import COLLECTIVES, COMMUNICATION, MATCHED, RANKS
 from llm_nccl_sum.verdicts import blame
@@ -45,24 +45,26 @@ def together(communication: pa.Table, files: pa.Table, settings: Settings) -> To
     keys = pd.MultiIndex.from_arrays([kernels["report"], kernels["device"]])
     places = pd.Series(np.arange(len(participants)), index=index)
     participant = places.reindex(keys).to_numpy(dtype=np.int64) if len(kernels) else np.zeros(0, dtype=np.int64)
-    sets = rank_sets(kernels, participant, participants.rows["rank"].to_numpy(dtype=np.int64), settings.ranks)
-    found = match_sets(kernels, participant, sets)
-    kernels = kernels.assign(ranks=_sizes(kernels, participant, sets, found, settings.ranks))
+    told = kernels.assign(communicator=told_by_all(kernels["communicator"], participant))
+    sets = rank_sets(told, participant, participants.rows["rank"].to_numpy(dtype=np.int64), settings.ranks)
+    found = match_sets(told, participant, sets)
+    kernels = kernels.assign(ranks=_sizes(told, participant, sets, found, settings.ranks))
     return Together(kernels, participants, participant, found)
 
 
 def _sizes(
     kernels: pd.DataFrame, participant: np.ndarray, sets: np.ndarray, found: list[Collectives], ranks: int | None
 ) -> np.ndarray:
-    """How many ranks are in each kernel's collective: those that have its communicator. Where that is not known, what
-    the user says, else its set; of captures that are not of one run those in its own report."""
+    """How many ranks are in each kernel's collective: those that have its communicator. Where that is not known, or one
+    rank alone has it, what the user says; else those of its set, of captures that are not of one run in its report."""
     frame = pd.DataFrame({"set": sets, "participant": participant, "told": kernels["communicator"].to_numpy(),
                           "report": kernels["report"].to_numpy()})  # fmt: skip
     by_communicator = frame.groupby("told")["participant"].transform("nunique")
-    of_set = pd.Series(ranks, index=frame.index) if ranks else frame.groupby("set")["participant"].transform("nunique")
+    if ranks:
+        return by_communicator.where(by_communicator > 1, ranks).to_numpy(dtype=np.int64)
+    of_set, of_report = (frame.groupby(key)["participant"].transform("nunique") for key in ("set", "report"))
     apart = frame["participant"].isin([int(one) for some in found if some.apart for one in some.members])
-    own = frame.groupby("report")["participant"].transform("nunique")
-    return by_communicator.fillna(own.where(apart, of_set)).to_numpy(dtype=np.int64)
+    return by_communicator.fillna(of_report.where(apart, of_set)).to_numpy(dtype=np.int64)
 
 
 def combine(tables: dict[str, pa.Table], files: pa.Table, settings: Settings) -> dict[str, pa.Table]:

@@ -74,13 +74,8 @@ def rank_sets(kernels: pd.DataFrame, participant: np.ndarray, place: np.ndarray,
     """The set of each kernel, int64 from 0 on: its communicator. Where that is not known, blocks of `ranks` neighbours
     if that is given (`place` is the rank of each participant), else the sets that known communicators part the
     participants into, else all participants.
-
-    Where only some participants tell communicators (exports with and without payloads), nobody's count.
     """
     told = pd.factorize(kernels["communicator"])[0].astype(np.int64)
-    knowing = np.bincount(participant[told >= 0], minlength=len(place)) > 0
-    if not knowing[np.unique(participant)].all():
-        told = np.full(len(told), -1)
     block = place // ranks if ranks else _parted(told, participant, len(place))
     # Blocks behind the communicators.
     return pd.factorize(np.where(told >= 0, told, told.max(initial=-1) + 1 + block[participant]))[0].astype(np.int64)
@@ -98,6 +93,12 @@ def _parted(told: np.ndarray, participant: np.ndarray, count: int) -> np.ndarray
         for part, group in enumerate(parts):
             block[list(group)] = part
     return block
+
+
+def told_by_all(communicator: pd.Series, participant: np.ndarray) -> pd.Series:
+    """The communicators, nulls where only some participants tell theirs (exports with and without payloads)."""
+    silent = np.setdiff1d(participant, participant[communicator.notna().to_numpy()])
+    return pd.Series(None, index=communicator.index, dtype=object) if len(silent) else communicator
 
 
 def match_sets(kernels: pd.DataFrame, participant: np.ndarray, sets: np.ndarray) -> list[Collectives]:
@@ -131,13 +132,15 @@ def _match(kernels: pd.DataFrame, participant: np.ndarray, every: np.ndarray) ->
     if mine["clock_known"].all() and _apart(start_ns, start_ns + duration_ns, own):
         return empty.collectives(**unmatched, apart=True)
     phase = _codes(mine["phase"])
-    step, shifted, unclear = _aligned_steps(mine, phase, own, start_ns + duration_ns)
-    if unclear:
+    step, shifted, unclear = _aligned_steps(mine, phase, own, report_of, start_ns + duration_ns)
+    if unclear.any() and unclear[step >= 0].all():
         return empty.collectives(**unmatched, unclear=True)
     vote = _combined(phase, step + 1 - step.min())
     context = _combined(vote, _codes(mine["operation"] if named else mine["name"]))
     order, nth = _places(context, own, start_ns)
     even = _even(context, own, len(members))
+    uneven = len(np.unique(vote[~even[context] & ~unclear]))
+    even[context[unclear]] = False
     key = _combined(context, nth)
     order = order[even[context[order]]]
     # Kernels of one key lie together, one of each member in order.
@@ -153,7 +156,7 @@ def _match(kernels: pd.DataFrame, participant: np.ndarray, every: np.ndarray) ->
         vote=np.where(step < 0, -1, vote)[order].ravel(),
         unmatched=len(every) - order.size - (0 if first_ns is None else len(members)),
         edges=unmatched["edges"],
-        uneven=len(np.unique(vote[~even[context]])),
+        uneven=uneven,
         shifted=shifted,
         left_out_ns=None if first_ns is None else int((first_ns - first_ns.min()).sum()),
         **_split(start_ns[order], duration_ns[order], report_of),
@@ -198,53 +201,71 @@ def _apart(start_ns: np.ndarray, end_ns: np.ndarray, own: np.ndarray) -> bool:
 
 
 def _aligned_steps(
-    mine: pd.DataFrame, phase: np.ndarray, own: np.ndarray, end_ns: np.ndarray
-) -> tuple[np.ndarray, int, bool]:
+    mine: pd.DataFrame, phase: np.ndarray, own: np.ndarray, report_of: np.ndarray, end_ns: np.ndarray
+) -> tuple[np.ndarray, int, np.ndarray]:
     """The step of each kernel as its set counts them, -1 for none; by how many steps windows begin apart at most; and
-    whether for some rank no shift brings its steps beside those of the first.
+    whether it is not clear which step of the others its own is (bool).
 
-    A window may begin some steps later on one rank. Clocks do not say so well enough: that shift is taken at which the
-    ends of steps lie equally far apart, which is what two clocks are.
+    A window may begin some steps later on one rank. On one clock that shift is right at which the ends of steps lie
+    nearest. Clocks of two reports do not agree well enough: there the phase with most steps tells by how much they
+    differ, at the shift at which ends lie equally far apart; the other phases follow.
     """
     step = mine["nth_step"].fillna(-1).to_numpy(dtype=np.int64, copy=True)
-    most, unclear = 0, False
-    for code in np.unique(phase[step >= 0]):
-        here = (phase == code) & (step >= 0)
-        numbers = np.unique(own[here])
-        reference = _step_ends(step, end_ns, here & (own == numbers[0]))
-        for number in numbers[1:]:
+    most, unclear = 0, np.zeros(len(step), dtype=bool)
+    codes, counts = np.unique(phase[step >= 0], return_counts=True)
+    for number in range(1, len(report_of)):
+        offset_ns = 0.0 if report_of[number] == report_of[0] else None
+        near_ns = None
+        for code in codes[np.argsort(-counts, kind="stable")]:
+            here = (phase == code) & (step >= 0)
             rows = here & (own == number)
-            shift, same = _best_shift(reference, _step_ends(step, end_ns, rows))
+            first, other = _step_ends(step, end_ns, here & (own == 0)), _step_ends(step, end_ns, rows)
+            if not len(first[0]) or not len(other[0]):
+                continue
+            if near_ns is None:
+                near_ns = max(_SAME_STEP * np.median(np.diff(first[1])), _NEAR_NS) if len(first[0]) > 1 else np.inf
+            shift, cost_ns, ahead_ns = _best_shift(first, other, offset_ns)
+            if cost_ns > near_ns:
+                unclear |= here
+                continue
+            offset_ns = ahead_ns if offset_ns is None else offset_ns
             step[rows] += shift
-            most, unclear = max(most, abs(shift)), unclear or not same
+            most = max(most, abs(shift))
     return step, most, unclear
 
 
-def _step_ends(step: np.ndarray, end_ns: np.ndarray, rows: np.ndarray) -> dict[int, int]:
-    """When the communication of each step ended."""
+def _step_ends(step: np.ndarray, end_ns: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers of steps, in order, and when the communication of each ended."""
     numbers, place = np.unique(step[rows], return_inverse=True)
     last_ns = np.full(len(numbers), np.iinfo(np.int64).min)
     np.maximum.at(last_ns, place, end_ns[rows])
-    return dict(zip(numbers.tolist(), last_ns.tolist(), strict=True))
+    return numbers, last_ns
 
 
-def _best_shift(reference: dict[int, int], other: dict[int, int]) -> tuple[int, bool]:
-    """By how many steps to shift, and whether steps then belong together."""
-    costs = {}
-    # Few steps beside each other vary little by chance.
-    least = min(max(3, 0.6 * min(len(reference), len(other))), len(reference), len(other))
+def _best_shift(
+    first: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray], offset_ns: float | None
+) -> tuple[int, float, float]:
+    """By how many steps to shift the other's steps; how far the ends of steps then lie apart, ns, inf where nothing is
+    known; and by how much the other's clock is ahead: `offset_ns` where that is known, else what steps tell."""
+    size = len(first[0]), len(other[0])
+    # Few steps beside each other vary little by chance, where clocks tell nothing.
+    least = min(max(3, 0.6 * min(size)), *size) if offset_ns is None else 1
+    costs, ahead_ns = {}, {}
     for shift in range(-_MOST_SHIFTED, _MOST_SHIFTED + 1):
-        apart = [other[number] - reference[number + shift] for number in other if number + shift in reference]
-        if len(apart) >= least:
-            costs[shift] = float(np.median(np.abs(np.array(apart) - np.median(apart))))
+        _, mine, theirs = np.intersect1d(first[0], other[0] + shift, assume_unique=True, return_indices=True)
+        if len(mine) < least:
+            continue
+        apart_ns = other[1][theirs] - first[1][mine]
+        ahead_ns[shift] = float(np.median(apart_ns)) if offset_ns is None else offset_ns
+        # The steps that are unlike others tell the shift, so not the median where clocks are to be found.
+        costs[shift] = float(np.percentile(np.abs(apart_ns - ahead_ns[shift]), 50 if offset_ns is not None else 80))
     if not costs:
-        return 0, False
+        return 0, np.inf, 0.0
     best = min(costs, key=lambda shift: (costs[shift], abs(shift)))
     # A little better is chance too: steps are alike.
-    if 0 in costs and costs[0] <= 2 * costs[best] + _NEAR_NS:
+    if offset_ns is None and 0 in costs and costs[0] <= 2 * costs[best] + _NEAR_NS:
         best = 0
-    length_ns = float(np.median(np.diff(sorted(reference.values())))) if len(reference) > 1 else np.inf
-    return best, costs[best] <= max(_SAME_STEP * length_ns, _NEAR_NS)
+    return best, costs[best], ahead_ns[best]
 
 
 def _places(context: np.ndarray, own: np.ndarray, start_ns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

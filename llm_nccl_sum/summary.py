@@ -15,7 +15,7 @@ from llm_nccl_sum.combined import Together, together
 from llm_nccl_sum.matching import SPLIT, Collectives
 from llm_nccl_sum.participants import Participants
 from llm_nccl_sum.tables import OUTSIDE
-from llm_nccl_sum.verdicts import Verdict, judge
+from llm_nccl_sum.verdicts import Verdict, is_enough, judge
 from recipes.phases import DECODE_PHASES
 from recipes.text_table import shortened, text_table
 from recipes.units import format_count, format_ms, format_ns, format_share
@@ -38,7 +38,8 @@ def summarise(tables: dict[str, pa.Table], settings: Settings) -> str:
         return _nothing(tables)
     all_of = together(tables["communication"], tables["files"], settings)
     missing = _missing(all_of.participants, tables["files"], settings)
-    verdicts = [judge(found, missing or _short(found, settings), len(all_of.sets)) for found in all_of.sets]
+    judged = sum(map(is_enough, all_of.sets))
+    verdicts = [judge(found, missing or _short(found, settings), judged) for found in all_of.sets]
     verdicts = verdicts or [Verdict("inconclusive", None, "nothing could be matched: no collectives that wait for all")]
     steps = tables["step_communication"].to_pandas()
     lines = [_verdict(kinds, steps, verdicts, all_of), "{quality}", "", _operation_table(kinds), "", _step_table(steps)]

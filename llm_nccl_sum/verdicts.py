@@ -36,8 +36,13 @@ def blame(found: Collectives) -> np.ndarray:
     return found.last.reshape(shape) * total_ns
 
 
+def is_enough(found: Collectives) -> bool:
+    """Whether so many collectives are matched that somebody may be named."""
+    return found.count >= _ENOUGH
+
+
 def judge(found: Collectives, missing: int, sets: int = 1) -> Verdict:
-    """The verdict of a set, one of so many, when so many ranks of it are known to be missing."""
+    """The verdict of a set, one of so many that have enough collectives, when so many of its ranks are missing."""
     size = len(found.members)
     if size < 2 and not missing:
         return Verdict("inconclusive", None, "one rank alone: its time cannot be split into transfer and waiting; give "
@@ -48,7 +53,7 @@ def judge(found: Collectives, missing: int, sets: int = 1) -> Verdict:
         return Verdict("inconclusive", None, f"{missing} ranks are missing, so nobody knows who came last")
     if found.unclear:
         return Verdict("inconclusive", None, "which steps of the ranks belong together cannot be told from their times")
-    if found.count < _ENOUGH:
+    if not is_enough(found):
         return Verdict("inconclusive", None, f"only {found.count} collectives are matched across {size} ranks")
     wait_ns = found.wait_ns.sum()
     share = wait_ns / max(found.duration_ns.sum(), 1)

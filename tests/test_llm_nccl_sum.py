@@ -18,13 +18,13 @@ import oracle
 from conftest import REPORTS, pack
 from llm_nccl_sum.analysis import Settings, analyse
 from llm_nccl_sum.bandwidth import bus_factor, whole_message
-from llm_nccl_sum.combined import combine
+from llm_nccl_sum.combined import _sizes, combine
 from llm_nccl_sum.kernel_names import Kind, kind_of
-from llm_nccl_sum.matching import match_sets, rank_sets
+from llm_nccl_sum.matching import match_sets, rank_sets, told_by_all
 from llm_nccl_sum.payloads import _decoded, _with_groups
 from llm_nccl_sum.recipe import NEEDS
 from llm_nccl_sum.tables import COMMUNICATION
-from llm_nccl_sum.verdicts import blame, judge
+from llm_nccl_sum.verdicts import blame, is_enough, judge
 from recipes.capture import read_capture
 from recipes.families import load_rules
 from recipes.gpu_work import Span
@@ -252,6 +252,7 @@ def made(*ranks, communicator=None, clocks=None, operation="all_reduce", phase="
 
 def sets_of(frame, participant, ranks=None):
     place = np.arange(int(participant.max()) + 1)
+    frame = frame.assign(communicator=told_by_all(frame["communicator"], participant))
     return match_sets(frame, participant, rank_sets(frame, participant, place, ranks))
 
 
@@ -323,6 +324,88 @@ def test_windows_twenty_steps_apart_are_set_straight():
     steps = [(n, int(start), int(1_000_000 * 0.97**n)) for n, start in enumerate(begins)]
     found = only(*made(steps, [(n - 20, start, length) for n, start, length in steps[20:]], clocks=[0, 0]))
     assert (found.shifted, found.wait_ns.sum()) == (20, 0)
+
+
+def late_window(first, begin):
+    """The same kernels in a window that begins so many steps later."""
+    return [(n - begin, start, length) for n, start, length in first if n >= begin]
+
+
+def ending_at(ends, lengths):
+    return [(n, int(end) - int(length), int(length)) for n, (end, length) in enumerate(zip(ends, lengths, strict=True))]
+
+
+def test_one_clock_tells_how_far_windows_of_regular_steps_are_apart():
+    """Three devices of one report, steps of 1 ms give or take 1 us; the third's window begins eight steps later."""
+    rng = np.random.default_rng(3)
+    steps = ending_at(np.cumsum(1_000_000 + rng.integers(-1_000, 1_000, 60)), 200_000 * 0.97 ** np.arange(60))
+    found = only(*made(steps, steps, late_window(steps, 8), clocks=[0, 0, 0], reports=[0, 0, 0]))
+    assert (found.shifted, found.wait_ns.sum(), found.arrival_ns.max()) == (8, 0, 0)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_one_clock_shifts_no_steps_by_chance(seed):
+    """Eight steps of 1 ms whose ends differ by 10 us."""
+    rng = np.random.default_rng(seed)
+    ends = np.cumsum(1_000_000 + rng.integers(-20_000, 20_000, 8))
+    other = ending_at(ends + rng.integers(-10_000, 10_000, 8), np.full(8, 500))
+    found = only(*made(ending_at(ends, np.full(8, 500)), other, clocks=[0, 0], reports=[0, 0]))
+    assert (found.shifted, found.wait_ns.sum()) == (0, 0)
+
+
+@pytest.mark.parametrize("clocks", [None, [0, 0]], ids=["unknown", "known"])
+def test_the_steps_unlike_others_tell_the_shift(clocks):
+    """Of steps of 1 ms three in ten take 30 ms."""
+    rng = np.random.default_rng(3)
+    ends = np.cumsum(np.where(rng.random(60) < 0.3, 30_000_000, 1_000_000) + rng.integers(-2_000, 2_000, 60))
+    steps = ending_at(ends, rng.integers(20_000, 200_000, 60))
+    found = only(*made(steps, late_window(steps, 1), clocks=clocks))
+    assert (found.shifted, found.wait_ns.sum()) == (1, 0)
+
+
+def with_prefill(first, other, *, reports):
+    """Forty alike decode steps of 1 ms from 1 s on, on both ranks, and these prefills."""
+    decode = [(n, 1_000_000_000 + 1_000_000 * n, 500) for n in range(40)]
+    frames = made(decode, decode, reports=reports), made(first, other, phase="prefill", reports=reports)
+    return only(pd.concat([frame for frame, _ in frames], ignore_index=True), np.concatenate([p for _, p in frames]))
+
+
+@pytest.mark.parametrize("reports", [[0, 0], [0, 1]], ids=["one report", "two"])
+def test_a_phase_of_few_steps_follows_the_one_of_many(reports):
+    """Rank 0 has the prefills at 0 and 50 ms, rank 1 the second alone, or it and one that rank 0 lacks."""
+    first = [(0, 0, 900_000), (1, 50_000_000, 100_000)]
+    for more in ([], [(1, 102_000_000, 300_000)]):
+        found = with_prefill(first, [(0, 50_000_000, 100_000), *more], reports=reports)
+        assert (found.shifted, found.wait_ns.sum(), found.arrival_ns.max()) == (1, 0, 0)
+        # One prefill of both and 40 decode steps, the first collective left out.
+        assert (found.count, found.unmatched, found.unclear) == (40, 1 + len(more), False)
+
+
+def test_a_doubtful_phase_is_left_out_and_the_rest_is_matched():
+    """The prefills of two ranks are 7 ms apart, which is nothing of the 1 ms steps of both."""
+    found = with_prefill([(0, 0, 500)], [(0, 7_000_000, 500)], reports=[0, 0])
+    assert (found.count, found.unmatched, found.uneven, found.unclear) == (39, 2, 0, False)
+
+
+def test_sets_without_enough_collectives_raise_no_doubts():
+    late = [(n, 1_000 * n + k * 100 + 80, 10) for n in range(5) for k in range(5)]
+    sets = sets_of(*made([(n, start - 80, 90) for n, start, _ in late], late))
+    assert [is_enough(found) for found in sets] == [True]
+    assert judge(sets[0], 0, 1).straggler == 1
+    assert not any(is_enough(found) for found in sets_of(*made([(0, 0, 20)], [(0, 0, 20)], operation="barrier")))
+
+
+@pytest.mark.parametrize(
+    ("told", "ranks", "expected"),
+    [(["a", None], None, [2, 2]), (["a", "a"], None, [2, 2]), (["a", "b"], 8, [8, 8]), ([None, None], 8, [8, 8])],
+)
+def test_ranks_of_a_collective(told, ranks, expected):
+    """Those of its communicator where all tell one; what the user says where nobody or one rank alone does."""
+    frame, participant = made([(0, 0, 5)], [(0, 0, 5)])
+    told = told_by_all(pd.Series([told[number] for number in participant], dtype=object), participant)
+    frame = frame.assign(communicator=told)
+    sets = rank_sets(frame, participant, np.arange(2), ranks)
+    assert _sizes(frame, participant, sets, match_sets(frame, participant, sets), ranks).tolist() == expected
 
 
 def test_steps_that_do_not_belong_together_are_not_judged():
