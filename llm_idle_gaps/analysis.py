@@ -72,17 +72,12 @@ def analyse(capture: Capture, settings: Settings) -> tuple[dict[str, pa.Table], 
         for table, columns in (
             *((GAPS, some) for some in tally.rows),
             (HISTOGRAM, _histogram_columns(tally, steps)),
-            (
-                IDLE,
-                {**_idle_columns(steps, tally, windows, computing_ns, launched[number]), "lost_graph_launches": lost},
-            ),
+            (IDLE, _idle_columns(steps, tally, windows, computing_ns, launched[number], lost)),
             (STEP_IDLE, _step_columns(steps, tally, launched[number])),
             (TIMELINE, median_step(capture, steps.projection, tally.entries, steps.edge, host)),
         ):
-            count = len(next(iter(columns.values())))
-            device = np.full(count, work.devices.numbers[number], dtype=np.int64)
-            told = {"lost_graph_launches": np.full(count, lost)} if table is IDLE else {}
-            found[table].append({"device": device, **columns, **told})
+            device = np.full(len(next(iter(columns.values()))), work.devices.numbers[number], dtype=np.int64)
+            found[table].append({"device": device, **columns})
     tables = {table.name: _joined(table, columns) for table, columns in found.items()}
     return {**tables, **_gap_tables(tables[GAPS.name], settings.min_gap_ns)}, []
 
@@ -155,7 +150,12 @@ def _launched(capture: Capture, projection: Projection) -> list[dict[str, np.nda
 
 
 def _idle_columns(
-    steps: _Steps, tally: Tally, windows: Windows, computing_ns: np.ndarray, launched: dict[str, np.ndarray]
+    steps: _Steps,
+    tally: Tally,
+    windows: Windows,
+    computing_ns: np.ndarray,
+    launched: dict[str, np.ndarray],
+    lost_graph_launches: int,
 ) -> dict[str, np.ndarray | list]:
     """The columns of IDLE for a device: the whole window, and each phase that has a part of it."""
     length_ns = windows.end_ns - windows.start_ns
@@ -186,6 +186,7 @@ def _idle_columns(
     return {
         "phase": [ALL, *(steps.phases[code] for code in shown.tolist())],
         **{name: np.append(values.sum(), values[shown]) for name, values in columns.items()},
+        "lost_graph_launches": np.full(len(shown) + 1, lost_graph_launches),
     }
 
 

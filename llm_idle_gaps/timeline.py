@@ -76,9 +76,10 @@ def _events(capture: Capture, projection: Projection, entry: int, host: HostActi
     own = own[own != NONE]
     if len(own):
         threads = np.unique(launches.thread[own])
+        names = dict(zip(threads.tolist(), thread_names(capture.report, threads), strict=True))
         begin_ns = min(begin_ns, launches.start_ns[own].min())
-        yield from _calls(capture, threads, begin_ns, end_ns)
-        yield _ranges(capture, threads, begin_ns, end_ns)
+        yield from _calls(capture, names, begin_ns, end_ns)
+        yield _ranges(capture, names, begin_ns, end_ns)
 
 
 def _clipped(events: Events, begin_ns: int, end_ns: int) -> Events:
@@ -98,8 +99,9 @@ def _operations(capture: Capture, rows: np.ndarray) -> Events:
     return {"lane": lanes, "name": names, "start_ns": work.start_ns[rows], "end_ns": work.end_ns[rows]}
 
 
-def _calls(capture: Capture, threads: np.ndarray, begin_ns: int, end_ns: int) -> Iterator[Events]:
-    names = dict(zip(threads.tolist(), thread_names(capture.report, threads), strict=True))
+def _calls(capture: Capture, names: dict[int, str], begin_ns: int, end_ns: int) -> Iterator[Events]:
+    """The CUDA calls of threads; `names` by their global ids."""
+    threads = np.array(list(names))
     call_of_string, texts = call_names(capture.report)
     for batch in capture.report.batches(schema.API_CALLS, ["start_ns", "end_ns", "global_tid", "name"]):
         started_ns, ended_ns, tid, name = (numbers(column, 0) for column in batch.columns)
@@ -115,11 +117,11 @@ def _calls(capture: Capture, threads: np.ndarray, begin_ns: int, end_ns: int) ->
             }
 
 
-def _ranges(capture: Capture, threads: np.ndarray, begin_ns: int, end_ns: int) -> Events:
+def _ranges(capture: Capture, names: dict[int, str], begin_ns: int, end_ns: int) -> Events:
+    """The ranges of threads; `names` by their global ids."""
     ranges = capture.ranges
-    near = ranges.by_thread & np.isin(ranges.global_tid, threads)
+    near = ranges.by_thread & np.isin(ranges.global_tid, np.array(list(names)))
     rows = np.flatnonzero(near & (ranges.end_ns >= begin_ns) & (ranges.start_ns <= end_ns))[:_MOST]
-    names = dict(zip(threads.tolist(), thread_names(capture.report, threads), strict=True))
     return {
         "lane": [f"ranges of {names[thread]}" for thread in ranges.global_tid[rows].tolist()],
         "name": [ranges.texts[code] for code in ranges.text[rows].tolist()],

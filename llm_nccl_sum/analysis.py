@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from llm_nccl_sum.kernel_names import kind_of
 from llm_nccl_sum.payloads import read_messages
+from llm_nccl_sum.places import places
 from llm_nccl_sum.tables import COMMUNICATION, OUTSIDE, STEP_COMMUNICATION
 from recipes import families, intervals
 from recipes.capture import Capture
@@ -138,12 +139,7 @@ def _nth_step(projection: Projection, phase_of_step: np.ndarray) -> np.ndarray:
     group = (
         projection.device.astype(np.int64) * (int(phase_of_step.max(initial=0)) + 1) + phase_of_step[projection.step]
     )
-    order = np.argsort(group, kind="stable")
-    first = np.flatnonzero(np.diff(group[order], prepend=-1))
-    begins = np.repeat(first, np.diff(np.append(first, len(order))))
-    nth = np.empty(len(order), dtype=np.int64)
-    nth[order] = np.arange(len(order)) - begins
-    return nth
+    return places(np.argsort(group, kind="stable"), group)
 
 
 def _by_step(capture: Capture, found: _Found) -> dict:

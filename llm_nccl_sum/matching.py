@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from llm_nccl_sum.places import places
+
 #: Operations that no rank leaves before all have come. A root, a leaf, a sender or a one-sided put may end early, so
 #: the time of others cannot be split.
 SPLIT = ("all_reduce", "all_reduce_fused", "all_gather", "reduce_scatter", "all_to_all", "barrier")
@@ -137,11 +139,11 @@ def _match(kernels: pd.DataFrame, participant: np.ndarray, every: np.ndarray) ->
         return empty.collectives(**unmatched, unclear=True)
     vote = _combined(phase, step + 1 - step.min())
     context = _combined(vote, _codes(mine["operation"] if named else mine["name"]))
-    order, nth = _places(context, own, start_ns)
+    order = np.lexsort((start_ns, context, own))
     even = _even(context, own, len(members))
     uneven = len(np.unique(vote[~even[context] & ~unclear]))
     even[context[unclear]] = False
-    key = _combined(context, nth)
+    key = _combined(context, places(order, own, context))
     order = order[even[context[order]]]
     # Kernels of one key lie together, one of each member in order.
     order = order[np.lexsort((own[order], key[order]))].reshape(-1, len(members))
@@ -266,16 +268,6 @@ def _best_shift(
     if offset_ns is None and 0 in costs and costs[0] <= 2 * costs[best] + _NEAR_NS:
         best = 0
     return best, costs[best], ahead_ns[best]
-
-
-def _places(context: np.ndarray, own: np.ndarray, start_ns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The kernels by member, context and start; and the place of each among those of its member and context."""
-    order = np.lexsort((start_ns, context, own))
-    begins = (np.diff(own[order], prepend=-1) != 0) | (np.diff(context[order], prepend=-1) != 0)
-    first = np.flatnonzero(begins)
-    nth = np.empty(len(order), dtype=np.int64)
-    nth[order] = np.arange(len(order)) - np.repeat(first, np.diff(np.append(first, len(order))))
-    return order, nth
 
 
 def _even(context: np.ndarray, own: np.ndarray, members: int) -> np.ndarray:
