@@ -57,7 +57,7 @@ def attribute(report: Report, work: GpuWork, steps: Steps, table: LaunchTable | 
     """
     code = np.full(len(work), NO_LAUNCH * len(WAYS), dtype=np.int32)
     launches, lost = np.zeros(len(steps), dtype=np.int64), np.zeros(len(steps), dtype=np.int64)
-    resolver, launch_names = _Resolver(steps), _launch_name_ids(report)
+    resolver, launch_names = _Resolver(steps), launch_name_ids(report)
     columns = ["start_ns", "name"] if table is None else ["start_ns", "name", "end_ns"]
     for process, rows, correlation_id in read_correlation(report, work):
         ids = LaunchIds(correlation_id)
@@ -123,7 +123,7 @@ class _Resolver:
         return code
 
 
-def _launch_name_ids(report: Report) -> np.ndarray:
+def launch_name_ids(report: Report) -> np.ndarray:
     """The string ids of the API calls that launch work."""
     strings = report.strings
     texts = strings.values.to_pylist()

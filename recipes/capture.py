@@ -14,7 +14,7 @@ from recipes.inference import infer_steps
 from recipes.launches import Launches, LaunchTable
 from recipes.layers import Layers, find_layers
 from recipes.phases import PhaseRule
-from recipes.ranges import Ranges, read_ranges
+from recipes.ranges import Ranges, ranges_by_domain, read_ranges
 from recipes.report.report import Report
 from recipes.steps import Steps, find_steps
 
@@ -36,6 +36,10 @@ class Capture:
     launches: Launches | None
     layers: Layers | None
     ranges: Ranges | None
+    #: How many ranges there are in each NVTX domain; the default domain is empty text.
+    domains: dict[str, int]
+    #: Whether only a time range of the report is looked at.
+    filtered: bool
     #: Of each step, whether it lies in the time range looked at, in part at least; and whether it is cut by it.
     within: np.ndarray
     cut: np.ndarray
@@ -110,6 +114,8 @@ def read_capture(report: Report, span: Span, rules: Sequence[PhaseRule], needs: 
         launches=table.launches() if table else None,
         layers=None,
         ranges=ranges if RANGES in needs else None,
+        domains=ranges_by_domain(ranges),
+        filtered=span != Span(),
         within=within,
         cut=~within,
     )

@@ -16,12 +16,13 @@ _PID_SHIFT, _PID_MASK = 24, 0xFFFFFF
 
 @dataclass(frozen=True)
 class Devices:
-    """The devices with work: for each its number and GPU name; the processes with GPU work; a remark if the
-    report leaves it open which GPU an ordinal means (empty otherwise)."""
+    """The devices with work: for each its number and GPU name; the processes with GPU work, and each pair of process
+    and ordinal; a remark if the report leaves it open which GPU an ordinal means (empty otherwise)."""
 
     numbers: list[int]
     gpu_names: list[str]
     pids: list[int]
+    seen: list[tuple[int, int]]
     remark: str
 
 
@@ -47,7 +48,7 @@ def find_devices(report: Report, global_pid: np.ndarray, device_id: np.ndarray) 
     index = np.array([distinct.index(number) for number in numbers], dtype=np.int32)
     mapped = bool(seen) and all(pair in gpu_ids for pair in seen)
     names = _gpu_names(report, dict(zip(numbers, seen, strict=True)), mapped=mapped, kept_apart=bool(remark))
-    devices = Devices(distinct, [names.get(number, "") for number in distinct], sorted(set(pids)), remark)
+    devices = Devices(distinct, [names.get(number, "") for number in distinct], sorted(set(pids)), seen, remark)
     return devices, index[of_operation]
 
 

@@ -28,7 +28,7 @@ def edge_steps(capture: Capture) -> np.ndarray:
     edge = ~attribution.working | (attribution.lost > 0) | ~steps.closed | capture.cut
     for start_ns, end_ns in _starts_and_stops(report):
         edge |= (steps.start_ns <= end_ns) & (steps.end_ns >= start_ns)
-    edge[_begun_before(work, steps, attribution)] = True
+    edge[begun_before(work, steps, attribution)] = True
     return edge
 
 
@@ -42,7 +42,7 @@ def _starts_and_stops(report: Report) -> list[tuple[int, int]]:
     ]
 
 
-def _begun_before(work: GpuWork, steps: Steps, attribution: Attribution) -> list[int]:
+def begun_before(work: GpuWork, steps: Steps, attribution: Attribution) -> list[int]:
     """The first step of each device whose first operation was launched before the window."""
     found = []
     for device in range(len(work.devices.numbers)):

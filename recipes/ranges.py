@@ -116,6 +116,12 @@ def read_ranges(report: Report, last_ns: int) -> Ranges:
     )
 
 
+def ranges_by_domain(ranges: Ranges) -> dict[str, int]:
+    """How many ranges each domain has that has any."""
+    counts = np.bincount(ranges.domain, minlength=len(ranges.domains)).tolist()
+    return {name: count for name, count in zip(ranges.domains, counts, strict=True) if count}
+
+
 def _texts(text: pa.DictionaryArray) -> tuple[np.ndarray, list[str]]:
     """A code per range and the text of each code, without what emit_nvtx appends."""
     cut = pc.replace_substring_regex(text.dictionary, _APPENDED, "").dictionary_encode()

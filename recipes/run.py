@@ -235,7 +235,7 @@ def _analyse(task: Task, announce: Callable[[str], None]) -> Outcome:
     capture = read_capture(report, task.span, load_phase_rules(task.phases), recipe.NEEDS)
     return_freed()
     work = capture.work
-    verdict = quality.judge(capture, facts, filtered=task.span != Span())
+    verdict = quality.judge(capture, facts)
     tables, remarks = recipe.analyse(capture, task.settings)
     # A report of several processes has no rank of its own.
     ranked = (len(work.devices.pids) <= 1 or task.rank is not None) and facts.rank is not None

@@ -29,6 +29,7 @@ LAYERS = (
     ("inference",),
     ("capture",),
     ("edges",),
+    ("checks",),
     ("quality", "options", "outputs"),
     ("run",),
     ("local", "classify", "check", "install"),

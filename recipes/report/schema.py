@@ -163,6 +163,9 @@ CUDA_DEVICES = SourceTable(
     {"gpu_id": _int("gpuId"), "cuda_id": _int("cudaId"), "pid": _int("pid"), "uuid": _text("uuid")},
     (("TARGET_INFO_CUDA_DEVICE", ()),),
 )
+CONTEXTS = SourceTable(
+    "contexts", {"pid": _int("processId"), "device_id": _int("deviceId")}, (("TARGET_INFO_CUDA_CONTEXT_INFO", ()),)
+)
 PROCESSES = SourceTable(
     "processes",
     {"global_pid": _int("globalPid"), "pid": _int("pid"), "name": _text("name")},
@@ -185,7 +188,7 @@ DIAGNOSTICS = SourceTable(
 
 TABLES = (
     KERNELS, MEMCPYS, MEMSETS, GRAPH_RUNS, API_CALLS, SYNCS, NVTX, PAYLOAD_FIELDS, GRAPH_NODES, GRAPHS, OVERHEAD, GPUS,
-    CUDA_DEVICES, PROCESSES, THREADS, EXPORT_INFO, CAPTURE_INFO, SYSTEM_INFO, SESSION, STRINGS, DIAGNOSTICS,
+    CUDA_DEVICES, CONTEXTS, PROCESSES, THREADS, EXPORT_INFO, CAPTURE_INFO, SYSTEM_INFO, SESSION, STRINGS, DIAGNOSTICS,
 )  # fmt: skip
 
 #: Every exported table that the pack can read.

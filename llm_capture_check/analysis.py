@@ -1,0 +1,126 @@
+"""Can this capture be trusted? All checks of one report, with what they rest on, without Nsight and without output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from llm_capture_check.api_survey import ApiSurvey, survey_api_calls
+from llm_capture_check.graph_ranges import capture_ranges
+from llm_capture_check.perturbation import perturbation
+from llm_capture_check.records import lost_records, over_time, silence
+from llm_capture_check.startup import startup
+from llm_capture_check.step_times import StepTimes, step_times
+from llm_capture_check.tables import CAPTURES, FINDINGS, PROCESSES, RECORDS, STEP_TIMES
+from llm_capture_check.unsteady import unsteady_steps
+from llm_capture_check.versions import schema_version
+from llm_capture_check.window import busy_edges, few_steps, overhead, overhead_share, tracing_options
+from recipes.capture import Capture
+from recipes.checks.cheap import cheap_checks
+from recipes.checks.engine import ANY
+from recipes.checks.finding import INFO, Finding
+from recipes.checks.processes import processes_of
+from recipes.checks.remedies import in_order
+from recipes.checks.subject import Subject
+from recipes.gpu_work import read_correlation
+from recipes.report import schema
+from recipes.report.facts import read_facts
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the user can tell: the step time without the profiler, in ns."""
+
+    step_time_ns: float | None = None
+
+
+def analyse(capture: Capture, settings: Settings) -> tuple[dict[str, pa.Table], list[str]]:
+    """The tables of one report, without the columns report and rank; and what only these checks find, in words."""
+    subject = Subject(capture, read_facts(capture.report, ""))
+    survey, times = survey_api_calls(capture), step_times(capture)
+    cheap = cheap_checks(subject)
+    thorough = list(_thorough(subject, survey, times, settings))
+    # What the cheap checks found in the steps is told better by the launches of the whole window.
+    better = {finding.check for finding in thorough} & {"lost_records"}
+    findings = in_order([*(finding for finding in cheap if finding.check not in better), *thorough])
+    tables = {
+        FINDINGS.name: FINDINGS.of_report({name: [getattr(f, name) for f in findings] for name in FINDINGS.names[1:]}),
+        CAPTURES.name: CAPTURES.of_report({name: [value] for name, value in _capture(subject, survey, times).items()}),
+        PROCESSES.name: PROCESSES.of_report(_processes(subject, survey)),
+        RECORDS.name: RECORDS.of_report(_records(capture, survey)),
+        STEP_TIMES.name: STEP_TIMES.of_report(_step_columns(times)),
+    }
+    return tables, [finding.line for finding in thorough if finding.severity != INFO]
+
+
+def _thorough(subject: Subject, survey: ApiSurvey, times: StepTimes, settings: Settings) -> Iterator[Finding]:
+    yield from schema_version(subject)
+    yield from tracing_options(subject)
+    if not len(subject.capture.work):
+        return
+    yield from lost_records(subject, survey)
+    yield from silence(subject, survey)
+    yield from startup(subject, survey)
+    yield from busy_edges(subject, survey)
+    yield from overhead(subject)
+    yield from few_steps(subject, times)
+    yield from unsteady_steps(subject, times)
+    yield from perturbation(subject, times, settings.step_time_ns)
+    yield from capture_ranges(subject, survey)
+
+
+def _capture(subject: Subject, survey: ApiSurvey, times: StepTimes) -> dict:
+    """The row of CAPTURES."""
+    capture, work = subject.capture, subject.capture.work
+    known = [p for p in processes_of(capture.report, work.devices.pids) if p.uses_cuda and not p.traced_elsewhere]
+    begin_ns, end_ns = (int(work.start_ns.min()), int(work.end_ns.max())) if len(work) else (None, None)
+    epoch = next(iter(capture.report.read(schema.SESSION, ["utc_epoch_ns"])["utc_epoch_ns"].to_pylist()), None)
+    placed = epoch is not None and begin_ns is not None
+    return {
+        "session": subject.options.get("PROFILING_SESSION_UUID") or None,
+        "engine": None if subject.engine == ANY else subject.engine,
+        "begin_utc_ns": epoch + begin_ns if placed else None,
+        "end_utc_ns": epoch + end_ns if placed else None,
+        "window_ns": end_ns - begin_ns if len(work) else None,
+        "devices": len(np.unique(work.device)),
+        "cuda_processes": len(known),
+        "working_processes": sum(process.working for process in known),
+        "operations": len(work),
+        "ranges": sum(capture.domains.values()),
+        "steps": int(np.count_nonzero(capture.within)),
+        "whole_steps": len(set(times.step.tolist()) - set(times.step[times.edge].tolist())),
+        "launches": len(survey.recorded),
+        "recorded_launches": int(np.count_nonzero(survey.recorded)),
+        "overhead_share": overhead_share(subject)[0] if len(work) else None,
+    }
+
+
+def _processes(subject: Subject, survey: ApiSurvey) -> dict[str, list]:
+    """The columns of PROCESSES."""
+    capture = subject.capture
+    found = [asdict(process) for process in processes_of(capture.report, capture.work.devices.pids)]
+    operations = {pid: len(ids) for pid, _, ids in read_correlation(capture.report, capture.work)}
+    pids, counts = np.unique(capture.ranges.pid, return_counts=True)
+    ranges = dict(zip(pids.tolist(), counts.tolist(), strict=True))
+    columns = ("pid", "name", "uses_cuda", "traced", "traced_elsewhere")
+    return {
+        **{name: [process[name] for process in found] for name in columns},
+        "api_calls": [survey.calls.get(process["pid"], 0) for process in found],
+        "operations": [operations.get(process["pid"], 0) for process in found],
+        "ranges": [ranges.get(process["pid"], 0) for process in found],
+    }
+
+
+def _records(capture: Capture, survey: ApiSurvey) -> dict[str, np.ndarray]:
+    columns = over_time(survey, capture.work.start_ns)
+    return {**columns, "recorded_launches": columns["recorded"]}
+
+
+def _step_columns(times: StepTimes) -> dict:
+    columns = {name: getattr(times, name) for name in STEP_TIMES.names[2:] if name != "period_ns"}
+    columns["batch"] = pa.array(times.batch, pa.int64())
+    columns["phase"] = pa.array(times.phase, pa.string())
+    return {**columns, "period_ns": pa.array(times.period_ns, mask=times.period_ns < 0)}

@@ -1,0 +1,119 @@
+"""One pass over the API calls of all processes: how many, which of them launched recorded work, which set things up."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from recipes.attribution import launch_name_ids
+from recipes.capture import Capture
+from recipes.devices import pid_of
+from recipes.gpu_work import read_correlation
+from recipes.launches import LaunchIds
+from recipes.report import schema
+from recipes.report.report import Report, numbers
+from recipes.timeline import Lookup
+
+#: Calls of starting up, by what they do. Freeing and allocating in stream order belong to steady work.
+SETUP = {
+    "loading code": r"cu(da)?(Module|Library)Load|cu(da)?Link",
+    "allocating": (
+        r"cuda(Malloc|HostAlloc|HostRegister|FreeHost)(?!\w*Async)"
+        r"|cuMem(Alloc|HostAlloc|HostRegister|Create|FreeHost)(?!\w*Async)"
+    ),
+    "making CUDA graphs": r"cu(da)?GraphInstantiate|cu(da)?GraphUpload",
+}
+_BEGIN_CAPTURE, _END_CAPTURE = r"cu(da)?StreamBeginCapture", r"cu(da)?StreamEndCapture"
+_COLUMNS = ("global_tid", "correlation_id", "name", "start_ns", "end_ns")
+
+
+@dataclass(frozen=True)
+class ApiSurvey:
+    """What the API calls of a report tell.
+
+    `calls` and `last_ns`: for each process how many, and the end of the last one. Launch calls in order of start,
+    those that went into a graph under capture left out: launch_ns, launch_pid int64, recorded bool (the report has
+    work of it). Calls that set things up: setup_ns, setup_end_ns int64, setup_kind int8, a place in SETUP. The times
+    in which threads captured graphs: capture_ns, capture_end_ns, capture_thread int64.
+    """
+
+    calls: dict[int, int]
+    last_ns: dict[int, int]
+    launch_ns: np.ndarray
+    launch_pid: np.ndarray
+    recorded: np.ndarray
+    setup_ns: np.ndarray
+    setup_end_ns: np.ndarray
+    setup_kind: np.ndarray
+    capture_ns: np.ndarray
+    capture_end_ns: np.ndarray
+    capture_thread: np.ndarray
+
+
+def survey_api_calls(capture: Capture) -> ApiSurvey:
+    """Surveys the API calls of a report piece by piece: there can be many more of them than operations."""
+    report = capture.report
+    known = {pid: LaunchIds(ids) for pid, _, ids in read_correlation(report, capture.work) if len(ids)}
+    launching = launch_name_ids(report)
+    setup = [_ids_of(report, pattern) for pattern in SETUP.values()]
+    edges = [_ids_of(report, _BEGIN_CAPTURE), _ids_of(report, _END_CAPTURE)]
+    calls: dict[int, int] = {}
+    last_ns: dict[int, int] = {}
+    parts: dict[str, list[tuple[np.ndarray, ...]]] = {"launch": [], "setup": [], "edge": []}
+    for batch in report.batches(schema.API_CALLS, _COLUMNS):
+        thread, correlation_id, name, start_ns, end_ns = (numbers(column, 0) for column in batch.columns)
+        pid = pid_of(thread)
+        for process in np.unique(pid).tolist():
+            own = pid == process
+            calls[process] = calls.get(process, 0) + int(np.count_nonzero(own))
+            last_ns[process] = max(last_ns.get(process, 0), int(end_ns[own].max()))
+            rows = np.flatnonzero(own & np.isin(name, launching))
+            ids = known.get(process)
+            recorded = np.zeros(len(rows), bool) if ids is None else ids.places(correlation_id[rows]) >= 0
+            parts["launch"].append((start_ns[rows], thread[rows], recorded))
+        for kind, ids in enumerate(setup):
+            rows = np.flatnonzero(np.isin(name, ids))
+            parts["setup"].append((start_ns[rows], end_ns[rows], np.full(len(rows), kind, dtype=np.int8)))
+        for kind, ids in enumerate(edges):
+            rows = np.flatnonzero(np.isin(name, ids))
+            parts["edge"].append((thread[rows], start_ns[rows], np.full(len(rows), kind, dtype=np.int8)))
+    launch_ns, launch_thread, recorded = _joined(parts["launch"], (np.int64, np.int64, bool))
+    setup_ns, setup_end_ns, setup_kind = _joined(parts["setup"], (np.int64, np.int64, np.int8))
+    captures = _captures(*_joined(parts["edge"], (np.int64, np.int64, np.int8)))
+    captured = Lookup(*captures, np.arange(len(captures[0]))).find(launch_thread, launch_ns) >= 0
+    order = np.argsort(launch_ns, kind="stable")
+    order = order[~captured[order] | recorded[order]]
+    return ApiSurvey(
+        calls=calls,
+        last_ns=last_ns,
+        launch_ns=launch_ns[order],
+        launch_pid=pid_of(launch_thread[order]),
+        recorded=recorded[order],
+        setup_ns=setup_ns,
+        setup_end_ns=np.maximum(setup_end_ns, setup_ns),
+        setup_kind=setup_kind,
+        capture_thread=captures[0],
+        capture_ns=captures[1],
+        capture_end_ns=captures[2],
+    )
+
+
+def _captures(thread: np.ndarray, at_ns: np.ndarray, kind: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Thread, begin and end of each capture of a graph: a begin and the next end on its thread."""
+    order = np.lexsort((kind, at_ns, thread))
+    thread, at_ns, kind = thread[order], at_ns[order], kind[order]
+    pair = np.flatnonzero((kind[:-1] == 0) & (kind[1:] == 1) & (thread[:-1] == thread[1:]))
+    return thread[pair], at_ns[pair], at_ns[pair + 1]
+
+
+def _ids_of(report: Report, pattern: str) -> np.ndarray:
+    """The ids of the strings that begin with a pattern."""
+    found = [text is not None and re.match(pattern, text) is not None for text in report.strings.values.to_pylist()]
+    return report.strings.ids[np.array(found, dtype=bool)]
+
+
+def _joined(parts: list[tuple[np.ndarray, ...]], types: tuple) -> list[np.ndarray]:
+    empty = tuple(np.zeros(0, dtype=kind) for kind in types)
+    return [np.concatenate(columns) for columns in zip(empty, *parts, strict=True)]

@@ -1,0 +1,94 @@
+"""The tables that this recipe writes."""
+
+from __future__ import annotations
+
+from recipes.tables import REPORT_KEYS, Column, Table
+
+_BY_REPORT = (("report", "ascending"), ("rank", "ascending"))
+
+FINDINGS = Table(
+    "findings",
+    "one finding",
+    (
+        Column("report", "string", "short name of the report; null for what all reports together show"),
+        Column("check", "string", "what was checked"),
+        Column("severity", "string", "info: the numbers hold; warn: some are wrong or missing; error: there are none"),
+        Column("message", "string", "what was found"),
+        Column("evidence", "string", "the figure it rests on"),
+        Column("remedy", "string", "the command or code that helps"),
+    ),
+    # Of a report the worst first, as they are given.
+    sort=(("report", "ascending"),),
+)
+CAPTURES = Table(
+    "captures",
+    "one report",
+    (
+        *REPORT_KEYS[:2],
+        Column("session", "string", "Nsight's id of the capture; null if the report does not tell"),
+        Column("engine", "string", "vllm, sglang, trtllm, megatron, pytorch; null when nothing tells"),
+        Column("begin_utc_ns", "int64", "first GPU operation, in ns since 1970; null if the clock is not known"),
+        Column("end_utc_ns", "int64", "last GPU operation, the same way"),
+        Column("window_ns", "int64", "first start to last end of GPU work"),
+        Column("devices", "int64", "GPUs with work"),
+        Column("cuda_processes", "int64", "processes with a CUDA context that this capture should have"),
+        Column("working_processes", "int64", "those of them with GPU work in the report"),
+        Column("operations", "int64", "kernels, copies, sets and graph executions"),
+        Column("ranges", "int64", "NVTX ranges"),
+        Column("steps", "int64", "steps found"),
+        Column("whole_steps", "int64", "those that are complete, on every device that they ran on"),
+        Column("launches", "int64", "launch calls, those into the capture of a graph left out"),
+        Column("recorded_launches", "int64", "those of them whose work is in the report"),
+        Column("overhead_share", "double", "share of the window in which the profiler itself worked"),
+    ),
+    sort=_BY_REPORT,
+)
+PROCESSES = Table(
+    "processes",
+    "one process that has to do with CUDA or with this capture",
+    (
+        *REPORT_KEYS[:2],
+        Column("pid", "int64", "its id"),
+        Column("name", "string", "its name"),
+        Column("uses_cuda", "bool", "has a CUDA context"),
+        Column("traced", "bool", "traced by this capture"),
+        Column("traced_elsewhere", "bool", "traced by another capture, as the other ranks of a job are"),
+        Column("api_calls", "int64", "CUDA calls in the report"),
+        Column("operations", "int64", "GPU operations in the report"),
+        Column("ranges", "int64", "NVTX ranges in the report"),
+    ),
+    sort=(*_BY_REPORT, ("pid", "ascending")),
+)
+RECORDS = Table(
+    "records",
+    "one part of twenty of the window",
+    (
+        *REPORT_KEYS[:2],
+        Column("start_ns", "int64", "its begin"),
+        Column("end_ns", "int64", "its end"),
+        Column("launches", "int64", "launch calls that begin in it"),
+        Column("recorded_launches", "int64", "those of them whose work is in the report"),
+        Column("operations", "int64", "GPU operations that begin in it"),
+    ),
+    sort=(*_BY_REPORT, ("start_ns", "ascending")),
+)
+STEP_TIMES = Table(
+    "step_times",
+    "one step on one device",
+    (
+        *REPORT_KEYS,
+        Column("step", "int64", "number of the step in the report"),
+        Column("phase", "string", "its phase"),
+        Column("batch", "int64", "its batch; null if not known"),
+        Column("edge", "bool", "may be incomplete, so it counts in no median"),
+        Column("start_ns", "int64", "first start of its operations"),
+        Column("duration_ns", "int64", "first start to last end"),
+        Column("period_ns", "int64", "from this start to the next step's; null for the last"),
+        Column("operations", "int64", "operations in it"),
+        Column("gemm_ns", "int64", "summed durations of its GEMMs, which tell the GPU's clock"),
+    ),
+    sort=(("report", "ascending"), ("device", "ascending"), ("start_ns", "ascending")),
+)
+TABLES = (FINDINGS, CAPTURES, PROCESSES, RECORDS, STEP_TIMES)
+#: Reports that do not belong together are findings too.
+COMBINED = (FINDINGS,)

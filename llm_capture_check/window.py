@@ -1,0 +1,106 @@
+"""Where the window begins and ends, what the profiler itself took of it, and how steps lie in it."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from llm_capture_check.api_survey import ApiSurvey
+from llm_capture_check.step_times import StepTimes
+from recipes import intervals
+from recipes.checks.finding import INFO, WARN, Finding
+from recipes.checks.subject import Subject
+from recipes.edges import begun_before
+from recipes.launches import NONE
+from recipes.report import schema
+from recipes.report.report import numbers
+from recipes.units import format_count, format_ns, format_share
+
+#: Profiler overhead is told from this share of the window on, and counts as a fault from that one on.
+_OVERHEAD, _MUCH_OVERHEAD = 0.01, 0.05
+#: Fewer whole steps than this say little; fewer than that nothing.
+_FEW, _TOO_FEW = 10, 3
+
+
+def busy_edges(subject: Subject, survey: ApiSurvey) -> Iterator[Finding]:
+    """A window that begins or ends while the GPU works."""
+    capture = subject.capture
+    work, of_launch = capture.work, capture.launches.of_operation
+    if capture.filtered or not (of_launch != NONE).any():
+        return
+    first_launch_ns = int(capture.launches.start_ns[of_launch[of_launch != NONE]].min())
+    early = (of_launch == NONE) & (work.start_ns < first_launch_ns)
+    if begun_before(work, capture.steps, capture.attribution) or early.any():
+        operations = format_count(np.count_nonzero(early), "operation")
+        message = "the window begins on a busy GPU: its first work was launched before it"
+        yield subject.found("window_begin", INFO, message, f"{operations} before the first launch")
+    last_call_ns = max((survey.last_ns.get(pid, 0) for pid in work.devices.pids), default=0)
+    beyond_ns = int(work.end_ns.max()) - last_call_ns
+    if beyond_ns > 0 and last_call_ns:
+        message = "the window ends while the GPU is busy, so its last step is cut"
+        evidence = f"the last operation ends {format_ns(beyond_ns)} after the last CUDA call"
+        yield subject.found("window_end", WARN, message, evidence)
+
+
+def overhead(subject: Subject) -> Iterator[Finding]:
+    """The profiler's own work between the first and the last GPU operation."""
+    share, by_name = overhead_share(subject)
+    if share > _OVERHEAD:
+        told = ", ".join(f"{name} {format_ns(time_ns)}" for name, time_ns in by_name[:3])
+        message = f"the profiler itself worked in {format_share(share)} of the window"
+        yield subject.found("overhead", WARN if share > _MUCH_OVERHEAD else INFO, message, told)
+
+
+def overhead_share(subject: Subject) -> tuple[float, list[tuple[str, int]]]:
+    """The share of the GPU's window in which the profiler worked, and its time by name, the longest first."""
+    work = subject.capture.work
+    first_ns, last_ns = int(work.start_ns.min()), int(work.end_ns.max())
+    rows = subject.capture.report.read(schema.OVERHEAD, ["start_ns", "end_ns", "name"])
+    start_ns, end_ns = numbers(rows["start_ns"], 0), numbers(rows["end_ns"], -1)
+    start_ns, end_ns = np.maximum(start_ns, first_ns), np.minimum(end_ns, last_ns)
+    inside = np.flatnonzero(end_ns > start_ns)
+    names, times_ns = rows["name"].to_pylist(), {}
+    for row in inside.tolist():
+        name = names[row] or "no name"
+        times_ns[name] = times_ns.get(name, 0) + int(end_ns[row] - start_ns[row])
+    order = inside[np.argsort(start_ns[inside], kind="stable")]
+    total_ns = intervals.length_ns(*intervals.merge(start_ns[order], end_ns[order]))
+    return total_ns / max(last_ns - first_ns, 1), sorted(times_ns.items(), key=lambda item: -item[1])
+
+
+def tracing_options(subject: Subject) -> Iterator[Finding]:
+    """Options of the capture that cost much."""
+    told = [
+        f"{what} ({flag})"
+        for name, value, what, flag in _costly()
+        if (value in subject.events if name == "CAPTURE_EVENT_TYPE" else subject.options.get(name) == value)
+    ]
+    if told:
+        yield subject.found("tracing_options", INFO, "the capture traced more than needed here", ", ".join(told))
+
+
+@cache
+def _costly() -> list[list[str]]:
+    lines = Path(__file__).with_name("tracing_options.tsv").read_text(encoding="utf-8").splitlines()
+    rows = csv.reader((line for line in lines[1:] if not line.startswith("#")), delimiter="\t", quoting=csv.QUOTE_NONE)
+    return list(rows)
+
+
+def few_steps(subject: Subject, times: StepTimes) -> Iterator[Finding]:
+    """Steps that are cut, and too few of them to say much."""
+    steps = len(set(times.step.tolist()))
+    cut = len(set(times.step[times.edge].tolist()))
+    if cut:
+        message = "steps that may be incomplete (no record, profiler start or stop, cut) count in no median"
+        yield subject.found("steps_cut", INFO, message, f"{cut:,} of {steps:,} steps")
+    groups = [(len(entries), int(times.duration_ns[entries].sum()), name) for name, _, entries in times.groups()]
+    # The group with most steps is what the capture is about: a lone prefill is no fault.
+    most, _, name = max(groups, default=(0, 0, ""))
+    if groups and most < _FEW:
+        severity = WARN if most < _TOO_FEW else INFO
+        message = f"few steps, so that percentiles are rough: {name} has most"
+        yield subject.found("steps_few", severity, message, format_count(most, "whole step"))

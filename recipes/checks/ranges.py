@@ -1,0 +1,32 @@
+"""Are there NVTX ranges that can tell steps and phases?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from recipes.checks.finding import WARN, Finding
+from recipes.checks.subject import Subject
+
+#: Domains of libraries, whose ranges name functions and no steps.
+LIBRARIES = frozenset(
+    {"NCCL", "CCCL", "cuBLAS", "cuBLASLt", "cuDNN", "cuSPARSE", "cuSOLVER", "cuFFT", "libcudf", "NVSHMEM"}
+)
+
+
+def no_ranges(subject: Subject) -> Iterator[Finding]:
+    """No range at all, or only those of libraries."""
+    capture = subject.capture
+    domains = capture.domains
+    if domains.keys() - LIBRARIES:
+        return
+    if capture.steps.inferred:
+        so = "steps are inferred from repetition and have no names"
+    else:
+        so = "everything is one phase, `all`"
+    if domains:
+        told = ", ".join(f"{name} {count:,}" for name, count in sorted(domains.items()))
+        yield subject.found("no_nvtx", WARN, f"only NVTX ranges of libraries, so {so}", f"ranges: {told}")
+    else:
+        off = subject.option("COLLECT_NVTX_TRACE") == "false"
+        evidence = "NVTX was not traced" if off else "NVTX was traced, 0 ranges" if subject.options else "0 ranges"
+        yield subject.found("no_nvtx", WARN, f"no NVTX ranges, so {so}", evidence)
