@@ -60,7 +60,7 @@ def lost_records(subject: Subject, survey: ApiSurvey) -> Iterator[Finding]:
         return
     first = int(np.flatnonzero(recorded)[0])
     where = f"{first:,} before the first record, {tail:,} after the last, {lost - first - tail:,} between"
-    yield subject.found("lost_records", WARN, f"GPU records were lost: {whole}", where)
+    yield subject.found("lost_records", WARN, "GPU records were lost", f"{whole}: {where}")
 
 
 def silence(subject: Subject, survey: ApiSurvey) -> Iterator[Finding]:

@@ -127,5 +127,5 @@ def notebook_tables(tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
         "captures": tables["captures"],
         "processes": tables["processes"],
         "records": tables["records"].slice(0, 20 * 200),
-        "steps": steps.take(pa.array(range(0, len(steps), every))),
+        "steps": steps.take(pa.array(range(0, len(steps), every), pa.int64())),
     }

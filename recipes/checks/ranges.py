@@ -19,7 +19,7 @@ def no_ranges(subject: Subject) -> Iterator[Finding]:
     domains = capture.domains
     if domains.keys() - LIBRARIES:
         return
-    if capture.steps.inferred:
+    if len(capture.steps):
         so = "steps are inferred from repetition and have no names"
     else:
         so = "everything is one phase, `all`"

@@ -1,0 +1,458 @@
+"""llm_capture_check: each broken capture is named as what it is, each good one passes, and each check by hand."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from conftest import FIXTURES, REPORTS, nsight, pack
+from llm_capture_check.analysis import Settings, analyse
+from llm_capture_check.recipe import NEEDS
+from llm_capture_check.together import combine
+from llm_capture_check.unsteady import _change
+from recipes.capture import read_capture
+from recipes.checks.diagnostics import _severity
+from recipes.checks.finding import SEVERITIES
+from recipes.checks.remedies import remedies
+from recipes.gpu_work import Span
+from recipes.phases import load_phase_rules
+from recipes.report.report import open_export
+from recipes.tables import FILES
+from test_gpu_work import KERNELS, P, Q
+
+RULES = load_phase_rules()
+RUNTIME, GRAPH_LAUNCH = "CUPTI_ACTIVITY_KIND_RUNTIME", "cudaGraphLaunch_v10000"
+#: What is wrong with the bundled reports that are not as they should be: checks of severity warn and error. All
+#: others have none.
+BROKEN = {
+    "broken_no_cuda": {"cuda_not_traced"},
+    "broken_parent_only": {"processes"},
+    "broken_stop_inside": {"window_end"},
+    "broken_ddp": {"no_gpu_work", "processes"},
+    "broken_decode_graph_whole": {"no_gpu_work", "processes"},
+    "broken_serving_trtllm": {"no_nvtx"},
+    "broken_startup": {"records_stop", "startup", "steps_silent", "steps_share"},
+    "startup": {"startup", "steps_share"},
+    "decode_graph_whole": {"opaque_graphs"},
+    "decode_no_nvtx": {"no_nvtx"},
+}
+#: 2023.4.4 does not say which GPU a process's device 0 is.
+BROKEN_2023 = {"own_gpu": {"device_identity"}, "shared_gpu": {"device_identity"}}
+
+
+def analysed(path: Path, *, span: Span = Span(), step_time_ns: float | None = None):
+    """The tables of an export, as lists of rows."""
+    tables, _ = analyse(read_capture(open_export(path), span, RULES, NEEDS), Settings(step_time_ns))
+    return {name: table.to_pylist() for name, table in tables.items()}
+
+
+def found(path: Path, **options) -> dict[str, dict]:
+    """The findings of an export by check."""
+    return {row["check"]: row for row in analysed(path, **options)["findings"]}
+
+
+def case(report: Path) -> str:
+    return f"{report.parent.name}-{report.stem}"
+
+
+@pytest.mark.parametrize("report", REPORTS, ids=case)
+def test_bundled_reports_are_named_as_what_they_are(report, sqlite_of):
+    tables = analysed(sqlite_of(report))
+    bad = {row["check"] for row in tables["findings"] if row["severity"] != "info"}
+    known = {**BROKEN, **(BROKEN_2023 if report.parent.name == "2023.4.4" else {})}
+    assert bad == known.get(report.stem, set())
+    for row in tables["findings"]:
+        assert row["message"] and row["evidence"] and row["remedy"], row
+    levels = [SEVERITIES.index(row["severity"]) for row in tables["findings"]]
+    assert levels == sorted(levels, reverse=True)
+
+
+@pytest.mark.parametrize("report", REPORTS, ids=case)
+def test_inventory_as_plain_code_counts_it(report, sqlite_of):
+    path = sqlite_of(report)
+    tables = analysed(path)
+    (capture,) = tables["captures"]
+    with closing(sqlite3.connect(path)) as db:
+        names = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
+
+        def rows(table, columns):
+            return db.execute(f"SELECT {columns} FROM {table}").fetchall() if table in names else []
+
+        work = [row for kind in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")
+                for row in rows(f"CUPTI_ACTIVITY_KIND_{kind}", "globalPid, correlationId, start, end")]  # fmt: skip
+        strings = dict(rows("StringIds", "id, value"))
+        calls = [
+            (tid >> 24 & 0xFFFFFF, correlation, start, tid, strings[name])
+            for tid, correlation, start, name in rows(RUNTIME, "globalTid, correlationId, start, nameId")
+        ]
+    recorded = {(pid >> 24 & 0xFFFFFF, correlation) for pid, correlation, *_ in work}
+    launching = ("cudaLaunchKernel", "cuLaunchKernel", "cudaGraphLaunch", "cudaLaunchKernelExC", "cuLaunchKernelEx")
+    launches = [call for call in calls if call[4].split("_v")[0] in launching]
+    captures = [(call[2], call[3]) for call in calls if "StreamBeginCapture" in call[4]]
+    ends = [(call[2], call[3]) for call in calls if "StreamEndCapture" in call[4]]
+    lost = [call for call in launches if call[:2] not in recorded]
+    pairs = [(begin, end, tid) for (begin, tid), (end, _) in zip(captures, ends, strict=True)]
+    lost = [call for call in lost if not any(b <= call[2] < e for b, e, tid in pairs if tid == call[3])]
+    assert capture["operations"] == len(work)
+    assert capture["recorded_launches"] == sum(call[:2] in recorded for call in launches)
+    assert capture["launches"] == capture["recorded_launches"] + len(lost)
+    if work:
+        assert capture["window_ns"] == max(row[3] for row in work) - min(row[2] for row in work)
+    counts = Counter(pid >> 24 & 0xFFFFFF for pid, *_ in work)
+    assert {row["pid"]: row["operations"] for row in tables["processes"] if row["operations"]} == dict(counts)
+    assert sum(row["launches"] for row in tables["records"]) == capture["launches"]
+    assert sum(row["recorded_launches"] for row in tables["records"]) == capture["recorded_launches"]
+    assert sum(row["operations"] for row in tables["records"]) == capture["operations"]
+    assert capture["whole_steps"] <= capture["steps"]
+    assert capture["working_processes"] <= capture["cuda_processes"]
+
+
+# Reports made by hand: steps are ranges `decode bs=4` of 1,000 ns, each with launches on one thread.
+
+
+def made(make_export, steps, name="made.sqlite", **more):
+    """An export of steps, each a list of kernels (start after the launch, length, name or None for no record)."""
+    strings = ["cudaLaunchKernel_v7000", "decode bs=4", *dict.fromkeys(k[2] for step in steps for k in step if k[2])]
+    ids = {text: number for number, text in enumerate(strings, 1)}
+    kernels, calls, ranges = [], [], []
+    clock, correlation = 1000, 0
+    for step in steps:
+        begin = clock
+        for after, length, kernel in step:
+            correlation += 1
+            calls.append((clock, clock + 10, P + 1, correlation, 1))
+            if kernel:
+                kernels.append((clock + after, clock + after + length, 0, P, correlation, ids[kernel], ids[kernel]))
+            clock += after + length + 20
+        ranges.append((begin, clock, P + 1, 59, 2))
+        clock += 50
+    # The host waits for the GPU at last.
+    calls.append((clock, clock + 10, P + 1, correlation + 1, 1 + len(strings)))
+    columns = {
+        KERNELS: ("start end deviceId globalPid correlationId demangledName shortName", kernels),
+        RUNTIME: ("start end globalTid correlationId nameId", calls),
+        "NVTX_EVENTS": ("start end globalTid eventType textId", ranges),
+    }
+    tables = {
+        table: dict(zip(names.split(), map(list, zip(*rows, strict=True)), strict=True))
+        for table, (names, rows) in columns.items() if rows
+    }  # fmt: skip
+    strings.append("cudaDeviceSynchronize_v3020")
+    tables["StringIds"] = {"id": list(range(1, len(strings) + 1)), "value": strings}
+    return make_export(name, **{**tables, **more})
+
+
+def steady(count, length=1000, kernels=2):
+    return [[(30, length // kernels, "gemm")] * kernels for _ in range(count)]
+
+
+def test_steady_steps_have_no_finding(make_export):
+    assert found(made(make_export, steady(12))) == {}
+
+
+def test_few_steps_are_told(make_export):
+    few, none = found(made(make_export, steady(9))), found(made(make_export, steady(2)))
+    assert (few["steps_few"]["severity"], few["steps_few"]["evidence"]) == ("info", "9 whole steps")
+    assert (none["steps_few"]["severity"], none["steps_few"]["evidence"]) == ("warn", "2 whole steps")
+
+
+def test_records_that_stop_are_told_with_the_moment(make_export):
+    # 20 steps of two launches; from the fifteenth on no kernel has a record.
+    steps = [*steady(14), *([[(30, 500, None)] * 2] * 6)]
+    row = found(made(make_export, steps))["records_stop"]
+    assert "none for the last 12 launches" in row["message"]
+    # A step takes 2 x (30 + 500 + 20) + 50 = 1,150 ns; the last launch with a record is the second of the fourteenth.
+    assert f"{1000 + 13 * 1150 + 550:,} ns" in row["evidence"]
+    assert "12 of 40 launches (30.0 %)" in row["evidence"]
+
+
+def test_records_lost_in_between_are_counted(make_export):
+    steps = steady(14)
+    steps[5] = [(30, 500, "gemm"), (30, 500, None)]
+    row = found(made(make_export, steps))["lost_records"]
+    assert row["evidence"] == (
+        "1 of 28 launches (3.6 %) have no record: 0 before the first record, 0 after the last, 1 between"
+    )
+
+
+def test_launches_into_a_graph_under_capture_are_not_lost(make_export):
+    steps = steady(12)
+    path = made(make_export, steps)
+    with sqlite3.connect(path) as db:
+        db.execute("INSERT INTO StringIds VALUES (90, 'cudaStreamBeginCapture'), (91, 'cudaStreamEndCapture_v1')")
+        for start, correlation, name in ((100, 800, 90), (200, 801, 1), (300, 802, 1), (400, 803, 91)):
+            db.execute(f"INSERT INTO {RUNTIME} VALUES ({start}, {start + 10}, {P + 1}, {correlation}, {name})")
+        db.execute("INSERT INTO StringIds VALUES (92, 'layer 0')")
+        db.execute(f"INSERT INTO NVTX_EVENTS VALUES (150, 350, {P + 1}, 59, 92)")
+    db.close()
+    assert set(found(path)) == {"capture_ranges"}
+    row = found(path)["capture_ranges"]
+    assert (row["severity"], row["evidence"]) == ("info", "`layer 0`")
+
+
+def test_window_that_begins_on_a_busy_gpu_is_told(make_export):
+    path = made(make_export, steady(12))
+    with sqlite3.connect(path) as db:
+        # Launched before the window: work without a call.
+        db.execute(f"INSERT INTO {KERNELS} VALUES (900, 990, 0, {P}, 7000, 3, 3)")
+    db.close()
+    assert found(path)["window_begin"]["evidence"] == "1 operation before the first launch"
+
+
+def test_window_that_ends_on_a_busy_gpu_is_told(make_export):
+    path = made(make_export, steady(12))
+    with sqlite3.connect(path) as db:
+        ((last,),) = db.execute(f"SELECT max(end) FROM {RUNTIME}")
+        db.execute(f"UPDATE {KERNELS} SET end = {last + 70} WHERE correlationId = 24")
+    db.close()
+    assert found(path)["window_end"]["evidence"] == "the last operation ends 70 ns after the last CUDA call"
+
+
+def test_start_up_is_told_with_what_it_consists_of(make_export):
+    steps = steady(12)
+    path = made(make_export, steps)
+    with sqlite3.connect(path) as db:
+        db.execute("INSERT INTO StringIds VALUES (90, 'cuLibraryLoadData'), (91, 'cudaMalloc_v3020'), (92, 'init')")
+        for start, correlation, name in ((10, 800, 90), (300, 801, 91)):
+            db.execute(f"INSERT INTO {RUNTIME} VALUES ({start}, {start + 200}, {P + 1}, {correlation}, {name})")
+        db.execute(f"INSERT INTO {RUNTIME} VALUES (550, 560, {P + 1}, 802, 1)")
+        db.execute(f"INSERT INTO {KERNELS} VALUES (600, 900, 0, {P}, 802, 92, 92)")
+    db.close()
+    evidence = found(path)["startup"]["evidence"]
+    assert "loading code 200 ns (1 call), allocating 200 ns (1 call)" in evidence
+    # 300 ns of 300 + 12 x 1,000.
+    assert "2.4 % of GPU time (300 ns) in 1 kernel name that never run again" in evidence
+    assert "--filter-time 1000/" in evidence
+    assert "startup" not in found(path, span=Span(1000, None)) or "init" not in str(found(path, span=Span(1000, None)))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "kind", "figures"),
+    [
+        ([1000, 1010, 990] * 4, "", ""),
+        # Thirds: 1000 1010 1020 1030 and 1080 1090 1100 1110, medians 1015 and 1095 of 1055.
+        ([1000 + 10 * n for n in range(12)], "drift", "1.01 us at the beginning, 1.09 us at the end (+8%), 12 steps"),
+        ([1000, 1500] * 6, "two modes", "around 1.00 us and 1.50 us, 50% in the smaller group, 12 steps"),
+        # One slow step is neither.
+        ([1000] * 11 + [3000], "", ""),
+        # An even spread is no two modes: it explains three quarters.
+        ([1000, 1300, 1100, 1400, 1200, 1050, 1350, 1150, 1450, 1250], "", ""),
+    ],
+)
+def test_changes_of_steps(lengths, kind, figures):
+    said, _, evidence = _change(np.array(lengths))
+    assert (said, evidence) == (kind, figures)
+
+
+def test_clock_change_is_told_by_the_gemms(make_export):
+    slower = [[(30, length, "ampere_sgemm_128x64_nn"), (30, 200, "elementwise_kernel")]
+              for length in [800] * 6 + [1000] * 6]  # fmt: skip
+    rows = found(made(make_export, slower))
+    assert set(rows) == {"clock"}
+    assert "GEMMs of decode at batch 4 steps two modes" in rows["clock"]["message"]
+    assert rows["clock"]["evidence"].startswith("around 800 ns and 1.00 us, 50% in the smaller group, 12 steps")
+    # The same with other kernels says nothing of the clock.
+    others = [[(30, length, "elementwise_kernel"), (30, 200, "ampere_sgemm_128x64_nn")]
+              for length in [800] * 6 + [1000] * 6]  # fmt: skip
+    assert set(found(made(make_export, others))) == {"unsteady"}
+
+
+def test_slower_first_step_is_told(make_export):
+    steps = steady(12)
+    steps[0] = [(30, 2000, "gemm")] * 2
+    # The first takes 2 x 2,000 + 50, the others 2 x 500 + 50.
+    assert found(made(make_export, steps))["first_steps"]["evidence"] == (
+        "4.05 us against 1.05 us, the median of 11 later ones"
+    )
+
+
+@pytest.mark.parametrize(
+    ("step_time_ns", "severity", "ratio"), [(575, "warn", "2.00"), (1150, None, ""), (2300, "warn", "0.50")]
+)
+def test_step_time_without_the_profiler_is_compared(make_export, step_time_ns, severity, ratio):
+    row = found(made(make_export, steady(12)), step_time_ns=step_time_ns).get("perturbation")
+    assert (row and row["severity"]) == severity
+    assert ratio in (row["message"] if row else "")
+
+
+def test_process_that_was_not_followed_is_named(make_export):
+    strings = {"id": [1, 2, 3, 90, 91, 92], "value": ["x", "y", "gemm", "cuda-EvtHandlr", "[NSys]", "CUPTI worker th"]}
+    threads = {
+        "nameId": [90, 91, 90, 90, 91, 92],
+        "globalTid": [P + 1, P + 2, Q + 1, *[(300 << 24) + n for n in range(3)]],
+    }
+    processes = {"globalPid": [P, Q, 300 << 24], "pid": [100, 200, 300], "name": ["python", "worker", "rank 1"]}
+    kernels = {"start": [10], "end": [20], "deviceId": [0], "globalPid": [P], "correlationId": [1],
+               "demangledName": [3], "shortName": [3]}  # fmt: skip
+    tables = {KERNELS: kernels, "ThreadNames": threads, "PROCESSES": processes, "StringIds": strings}
+    row = found(make_export(**tables))["processes"]
+    # 300 is traced by another Nsight, as the other ranks of a job are.
+    assert row["message"] == "GPU work of 1 of 2 CUDA processes only"
+    assert row["evidence"].startswith("process 200 (worker) not traced")
+    assert row["severity"] == "warn"
+    of_one_rank = {"name": ["Hostname", "DeviceEnvironment"], "value": ["node1", "RANK=3;"]}
+    assert found(make_export(**tables, TARGET_INFO_SYSTEM_ENV=of_one_rank))["processes"]["severity"] == "info"
+
+
+def test_contexts_without_work_are_named(make_export):
+    contexts = {"processId": [100, 100, 200], "deviceId": [0, 1, 1]}
+    row = found(made(make_export, steady(12), TARGET_INFO_CUDA_CONTEXT_INFO=contexts))["contexts"]
+    assert (row["severity"], row["evidence"]) == ("info", "process 100 on device 1")
+
+
+@pytest.mark.parametrize(
+    ("command", "where"),
+    [(["python3", "-m", "sglang.launch_server"], "sglang"), (["/usr/bin/vllm", "serve"], "vllm"), (["python3"], None)],
+)
+def test_engine_is_told_and_its_command_shown_nowhere(make_export, tmp_path, command, where):
+    pairs = [("PROCESS_0:COMMAND", command[0])]
+    pairs += [(f"PROCESS_0:ARGUMENT_{n}", word) for n, word in enumerate([*command[1:], "--api-key=secret123"])]
+    info = {"name": [name for name, _ in pairs], "value": [value for _, value in pairs]}
+    path = made(make_export, [[(30, 500, "gemm")]] * 12, META_DATA_CAPTURE=info, NVTX_EVENTS={"start": [], "end": []})
+    tables = analysed(path)
+    assert tables["captures"][0]["engine"] == where
+    remedy = {row["check"]: row["remedy"] for row in tables["findings"]}["no_nvtx"]
+    assert remedy == (remedies()["no_nvtx", where or "*"])
+    done = pack("run", "llm_capture_check", "--input", path, "--output", tmp_path / "out", "--csv")
+    written = b"".join(file.read_bytes() for file in (tmp_path / "out").iterdir()) + done.stdout.encode()
+    assert b"secret123" not in written
+
+
+@pytest.mark.parametrize(
+    ("severity", "text", "expected"),
+    [
+        (2, "Not all CUDA events might have been collected.", "info"),
+        (2, "Wrong event order has been detected when adding events", "warn"),
+        (1, "Couldn't allocate CUPTI buffer", "warn"),
+        (3, "The driver says ERR_NVGPUCTRPERM", "error"),
+        (3, "Something that nobody knows", "error"),
+        (2, "Something that nobody knows", "warn"),
+        (4, "Something that nobody knows", "info"),
+    ],
+)
+def test_diagnostics_count_by_what_they_mean(severity, text, expected):
+    assert _severity(severity, text) == expected
+
+
+def test_alike_diagnostics_are_one_finding(make_export):
+    texts = ["Wrong event order in stream 7", "Wrong event order in stream 8", "Profiling has started."]
+    table = {"timestamp": [1, 2, 3], "severity": [2, 2, 1], "text": texts}
+    row = found(made(make_export, steady(12), DIAGNOSTIC_EVENT=table))["diagnostics"]
+    assert (row["message"], row["evidence"]) == ("Nsight says: Wrong event order in stream N", "2 times")
+
+
+def test_only_ranges_of_libraries_are_no_phases(make_export):
+    ranges = {"start": [0, 1000, 2000], "end": [None, 1500, 2500], "globalTid": [P + 1] * 3, "domainId": [3, 3, 3],
+              "eventType": [75, 59, 59], "text": ["NCCL", "ncclAllReduce", "ncclAllReduce"]}  # fmt: skip
+    path = made(make_export, [[(30, 500, f"kernel {number}") for number in range(5)]], NVTX_EVENTS=ranges)
+    row = found(path)["no_nvtx"]
+    assert (row["message"], row["evidence"]) == (
+        "only NVTX ranges of libraries, so everything is one phase, `all`", "ranges: NCCL 2"
+    )  # fmt: skip
+
+
+def test_schema_beyond_what_was_tested_is_told(make_export):
+    newer = {"name": ["EXPORT_SCHEMA_VERSION"], "value": ["4.1.0"]}
+    older = {"name": ["EXPORT_SCHEMA_VERSION"], "value": ["2.1.0"]}
+    assert found(made(make_export, steady(12), META_DATA_EXPORT=newer))["new_schema"]["evidence"] == "schema 4.1.0"
+    assert found(made(make_export, steady(12), META_DATA_EXPORT=older))["old_schema"]["evidence"] == "schema 2.1.0"
+
+
+# Sets of reports.
+
+
+def together(*reports, **of_all) -> dict[str, dict]:
+    """The findings about all reports together, of rows of the captures and files tables."""
+    captures, files = [], []
+    for number, given in enumerate(reports):
+        row = {"report": f"r{number}", "rank": number, "session": f"s{number}", "begin_utc_ns": 1000,
+               "end_utc_ns": 2000, "window_ns": 1000, "operations": 5, "gpu_name": "NVIDIA H200",
+               "nsys_version": "2025.3.2",
+               "status": "ok", "path": f"/nowhere/r{number}.sqlite", **of_all, **given}  # fmt: skip
+        captures.append(row)
+        files.append({**dict.fromkeys(FILES.names), **{name: row[name] for name in row if name in FILES.names}})
+    tables = {"captures": pa.Table.from_pylist(captures), "findings": _no_findings()}
+    rows = combine(tables, pa.Table.from_pylist(files, FILES.schema()), None)["findings"].to_pylist()
+    return {row["check"]: row for row in rows}
+
+
+def _no_findings() -> pa.Table:
+    from llm_capture_check.tables import FINDINGS
+
+    return FINDINGS.empty()
+
+
+def test_reports_of_one_job_have_no_finding():
+    assert together({}, {}, {}) == {}
+
+
+@pytest.mark.parametrize(
+    ("reports", "check", "evidence"),
+    [
+        ([{}, {"rank": 3}], "missing_rank", "2 of at least 4: 1, 2"),
+        ([{"rank": 0}, {"rank": 0}, {}], "duplicate_rank", "r0, r1"),
+        ([{}, {"session": "s0", "rank": None}], "duplicate_report", "r0, r1"),
+        ([{}, {"gpu_name": "NVIDIA A100"}], "other_gpu", "NVIDIA H200 (1), NVIDIA A100 (1)"),
+        ([{}, {"nsys_version": "2024.1"}], "other_version", "2025.3.2 (1), 2024.1 (1)"),
+        ([{}, {"begin_utc_ns": 2500, "end_utc_ns": 3500}], "other_window", "rank 1 begins 500 ns after rank 0 ended"),
+        ([{}, {"window_ns": 1600, "end_utc_ns": 2600}], "other_window", "rank 1 1.60 us, rank 0 1.00 us"),
+    ],
+)
+def test_reports_that_do_not_belong_together(reports, check, evidence):
+    assert {name: row["evidence"] for name, row in together(*reports).items()} == {check: evidence}
+
+
+def test_ranks_of_the_bundled_jobs_belong_together(tmp_path, sqlite_of):
+    inputs = [sqlite_of(FIXTURES / "2025.3.1" / f"tp_graph_rank{rank}.nsys-rep") for rank in (0, 1)]
+    done = pack("run", "llm_capture_check", "--input", *inputs, "--output", tmp_path / "out")
+    assert done.stdout.startswith("Of 2 captures 2 can be trusted\nquality: ok")
+    rows = pq.read_table(tmp_path / "out" / "findings.parquet").to_pylist()
+    assert {row["severity"] for row in rows} == {"info"}
+    assert None not in {row["report"] for row in rows}
+
+
+def test_same_report_twice_and_a_stale_export_are_told(graph_sqlite, tmp_path):
+    for name in ("a", "b"):
+        shutil.copy(graph_sqlite, tmp_path / f"{name}.sqlite")
+    report = tmp_path / "a.nsys-rep"
+    report.write_bytes(b"newer than its export")
+    export = tmp_path / "a.sqlite"
+    os.utime(export, (report.stat().st_mtime - 10,) * 2)
+    done = pack("run", "llm_capture_check", "--input", export, tmp_path / "b.sqlite", "--output", tmp_path / "out")
+    assert "warn  duplicate_report: the same capture is given 2 times" in done.stdout
+    assert "warn  stale_export: a.sqlite is older than a.nsys-rep" in done.stdout
+
+
+def test_input_that_cannot_be_read_is_a_finding(graph_sqlite, tmp_path):
+    (tmp_path / "bad.sqlite").write_text("no database")
+    done = pack(
+        "run", "llm_capture_check", "--input", graph_sqlite, tmp_path / "bad.sqlite", "--output", tmp_path / "o"
+    )
+    assert done.returncode == 0
+    rows = pq.read_table(tmp_path / "o" / "findings.parquet").to_pylist()
+    assert [(row["report"], row["severity"]) for row in rows if row["check"] == "unreadable"] == [("bad", "error")]
+    assert "1 cannot be used" in done.stdout
+
+
+def test_options_that_cost_much_are_named_by_a_real_capture(nsys, tmp_path):
+    command = [nsys, "profile", "-t", "nvtx,osrt", "-s", "none", "--cpuctxsw=none", "-o", tmp_path / "r", "true"]
+    if subprocess.run(command, capture_output=True, check=False).returncode or not (tmp_path / "r.nsys-rep").exists():
+        pytest.skip("this Nsight cannot capture here")
+    done = nsight(nsys, "recipe", "llm_capture_check", "--input", tmp_path / "r.nsys-rep", "--output", tmp_path / "out")
+    assert done.stdout.startswith("This capture cannot be used: no GPU work")
+    assert "tracing_options" in done.stdout and "operating system calls (-t osrt)" in done.stdout
+
+
+def test_every_check_has_a_remedy_for_any_engine():
+    assert {check for check, _ in remedies()} == {check for check, engine in remedies() if engine == "*"}
+    assert all(text.strip() and "\n" not in text for text in remedies().values())
