@@ -1,0 +1,232 @@
+"""The command that captures an engine's steady steps, as words and as text for a shell.
+
+command = command_for("vllm", steps=10)
+command.text()          the command, ready to be pasted
+window_code("vllm")     how the window is opened
+ranges_text("vllm")     how steps get their names
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from recipes.advice.engines import Engine, code_of, engine_of, filled, launchers, values
+from recipes.advice.nsight_flags import Flag, Nsight, flags, newest_nsight
+from recipes.errors import PackError
+
+STEPS = 10
+# Words that are programs themselves, in a command that begins with a launcher.
+_PROGRAM = re.compile(r"(?:.*/)?(?:python[\d.]*|bash|sh|env|uv|vllm|trtllm-[\w-]+|[\w.-]+\.(?:py|sh))")
+_RANKS = re.compile(r" (?:--nproc[-_]per[-_]node|--ntasks|-np|-n)[ =]?(\d{1,5})(?= |$)")
+_LAUNCHER_OF = {"torchrun": "torchrun", "srun": "slurm", "mpirun": "mpi", "orterun": "mpi", "mpiexec": "mpich"}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be captured, and how. `first` 0 and an empty launcher, output or program are the engine's own."""
+
+    ranks: int = 1
+    steps: int = STEPS
+    first: int = 0
+    launcher: str = ""
+    one_report: bool = False
+    output: str = ""
+    program: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command in its parts, what each flag does, and the flags that the nsys lacks."""
+
+    engine: Engine
+    request: Request  # with everything filled in
+    nsight: Nsight
+    environment: tuple[tuple[str, str, str], ...]
+    before: tuple[str, ...]
+    nsys: tuple[str, ...]
+    program: tuple[str, ...]
+    flags: tuple[Flag, ...]
+    missing: tuple[Flag, ...]
+    reports: str  # the reports' names as `--input` takes them
+
+    def lines(self) -> list[str]:
+        """The command, a flag a line."""
+        assignments = [f"{name}={shlex.quote(value)}" for name, value, _ in self.environment]
+        around = [shlex.join(self.before)] if self.before else []
+        nsys = [shlex.join(self.nsys[:2]), *map(_quoted, self.nsys[2:])]
+        return [*assignments, *around, *nsys, shlex.join(self.program)]
+
+    def text(self) -> str:
+        """The command over several lines, to be pasted into a shell."""
+        return " \\\n    ".join(self.lines())
+
+    def one_line(self) -> str:
+        """The same in one line."""
+        return " ".join(self.lines())
+
+
+def command_for(engine: str, nsight: Nsight | None = None, request: Request | None = None, **wishes) -> Command:
+    """The command for an engine, with only flags that the nsys has (by default the newest known).
+
+    Wishes are fields of Request. PackError when they do not fit the engine.
+    """
+    chosen, nsight = engine_of(engine), nsight or newest_nsight()
+    wanted = _completed(chosen, replace(request or Request(), **wishes))
+    known = values(chosen, wanted.steps, wanted.first, wanted.ranks)
+    environment = tuple((name, filled(value, known), filled(why, known)) for name, value, why in chosen.environment)
+    before, program = _around(chosen, wanted, known)
+    variable = "" if wanted.one_report else launchers()[wanted.launcher].rank_variable
+    output = f"{wanted.output}_rank%q{{{variable}}}" if variable else wanted.output
+    having, missing = _flags(chosen, nsight)
+    words = [f"{flag.name}={output}" if flag.name == "--output" else flag.word for flag in having]
+    return Command(
+        engine=chosen,
+        request=wanted,
+        nsight=nsight,
+        environment=environment,
+        before=before,
+        nsys=(nsight.executable, "profile", *words),
+        program=program,
+        flags=having,
+        missing=missing,
+        reports=f"{wanted.output}_rank*.nsys-rep" if variable else f"{wanted.output}.nsys-rep",
+    )
+
+
+def window_code(engine: str, steps: int = STEPS, first: int = 0, ranks: int = 1) -> str:
+    """The code that opens and closes the window; empty when the command alone does it."""
+    return _code(engine, "window", steps, first, ranks)
+
+
+def window_text(engine: str, steps: int = STEPS, first: int = 0, ranks: int = 1) -> str:
+    """How the window is opened, in words."""
+    chosen = engine_of(engine)
+    return filled(chosen.window.how, values(chosen, steps, first or chosen.first, ranks))
+
+
+def ranges_code(engine: str) -> str:
+    """The code that names steps; empty when the engine does, or when the window's code has it."""
+    return _code(engine, "ranges", STEPS, 0, 1)
+
+
+def ranges_text(engine: str) -> str:
+    """How steps get their names, in words."""
+    return engine_of(engine).ranges.how
+
+
+def _code(engine: str, part: str, steps: int, first: int, ranks: int) -> str:
+    chosen = engine_of(engine)
+    text = code_of(getattr(chosen, part).code)
+    return filled(text, values(chosen, steps, first or chosen.first, ranks))
+
+
+def _completed(engine: Engine, wanted: Request) -> Request:
+    """The request with the engine's own ways filled in, checked."""
+    named = _LAUNCHER_OF.get(_name(wanted.program[0]), "") if wanted.program else ""
+    ranks = wanted.ranks if wanted.ranks > 1 else _ranks_of(wanted.program)
+    launcher = wanted.launcher or named or (engine.launchers[0] if ranks > 1 else "none")
+    if launcher not in launchers():
+        raise PackError(f"no launcher {launcher!r}; there are {', '.join(launchers())}")
+    if launcher not in engine.launchers:
+        raise PackError(
+            f"{engine.title} is not started by {launcher} here: {_ways(engine)}; give its command alone after --"
+        )
+    if wanted.one_report and launcher == "slurm":
+        raise PackError("srun starts its ranks outside of nsys: one report cannot hold them; leave --one-report out")
+    output = wanted.output or engine.name
+    return replace(wanted, ranks=ranks, launcher=launcher, first=wanted.first or engine.first, output=output)
+
+
+def _ranks_of(program: Sequence[str]) -> int:
+    """The number of ranks that a launcher's words ask for; 1 when they do not tell."""
+    if not program or _name(program[0]) not in _LAUNCHER_OF:
+        return 1
+    found = _RANKS.search(" ".join(_split(program)[0]))
+    return int(found[1]) if found else 1
+
+
+def _ways(engine: Engine) -> str:
+    if engine.launchers == ("none",):
+        return "one command starts all its ranks"
+    return "by " + ", ".join(engine.launchers)
+
+
+def _quoted(flag: str) -> str:
+    name, _, value = flag.partition("=")
+    return f"{name}={shlex.quote(value)}"
+
+
+def _name(word: str) -> str:
+    return word.rpartition("/")[2]
+
+
+def _around(engine: Engine, wanted: Request, known: dict[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The words before nsys, and the program behind its flags."""
+    own = wanted.program or _own_program(engine, wanted, known)
+    before: tuple[str, ...] = ()
+    if wanted.program and _name(wanted.program[0]) in _LAUNCHER_OF:
+        before, own = _split(wanted.program)
+    elif wanted.launcher != "none":
+        before = _launch(engine, wanted, known)
+    if wanted.one_report and before:
+        # The launcher starts inside nsys, and starts the program itself.
+        own, before = (*(word for word in before if word != "--no-python"), *_without_python(before, own)), ()
+    return before, (*own, *_arguments(engine, own, known))
+
+
+def _own_program(engine: Engine, wanted: Request, known: dict[str, str]) -> tuple[str, ...]:
+    more = engine.program_of_ranks if wanted.ranks > 1 else ()
+    launched = engine.program_launched if wanted.launcher != "none" else ()
+    return (*launched, *engine.program, *(filled(word, known) for word in more))
+
+
+def _launch(engine: Engine, wanted: Request, known: dict[str, str]) -> tuple[str, ...]:
+    exports = " ".join(f"-x {name}" for name, _, _ in engine.environment)
+    words = launchers()[wanted.launcher].command
+    text = [part for word in words for part in filled(word, {**known, "environment": exports}).split()]
+    return (*text, *engine.launcher_options.get(wanted.launcher, ()))
+
+
+def _split(program: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """A command that begins with a launcher: the launcher's words, and the program that nsys goes before."""
+    for place, word in enumerate(program[1:], 1):
+        if _name(program[0]) == "torchrun":
+            if word in ("-m", "--module"):
+                return (*program[:place], "--no-python"), ("python3", *program[place:])
+            if word.endswith(".py"):
+                python = () if "--no-python" in program[:place] else ("python3",)
+                return tuple(dict.fromkeys((*program[:place], "--no-python"))), (*python, *program[place:])
+        if _PROGRAM.fullmatch(word):
+            return tuple(program[:place]), tuple(program[place:])
+    raise PackError(
+        f"cannot tell the program in {shlex.join(program)!r}: give it alone after --, and the launcher by --launcher"
+    )
+
+
+def _without_python(before: Sequence[str], own: Sequence[str]) -> Sequence[str]:
+    return own[1:] if "--no-python" in before and own[0].startswith("python") else own
+
+
+def _arguments(engine: Engine, program: Sequence[str], known: dict[str, str]) -> list[str]:
+    """The engine's arguments that the program does not have yet."""
+    wanted = [argument for argument in engine.arguments if not any(_is_flag(word, argument[0]) for word in program)]
+    return [part for argument in wanted for word in argument for part in _parts(word, known)]
+
+
+def _is_flag(word: str, flag: str) -> bool:
+    return word == flag or word.startswith((f"{flag}=", f"{flag}."))
+
+
+def _parts(word: str, known: dict[str, str]) -> list[str]:
+    """The words that a word stands for: a list of ranks is many."""
+    text = filled(word, known)
+    return text.split() if word == "$rank_list" else [text]
+
+
+def _flags(engine: Engine, nsight: Nsight) -> tuple[tuple[Flag, ...], tuple[Flag, ...]]:
+    """The flags that the engine wants: those that the nsys has, and those that it lacks."""
+    wanted = [flag for flag in flags() if flag.used != "engine" or flag.name in engine.flags]
+    return tuple(filter(nsight.has, wanted)), tuple(flag for flag in wanted if not nsight.has(flag))
