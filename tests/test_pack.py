@@ -31,7 +31,7 @@ LAYERS = (
     ("edges",),
     ("quality", "options", "outputs"),
     ("run",),
-    ("local", "classify", "check", "install"),
+    ("local", "classify", "check", "install", "capture_command"),
     ("__main__",),
 )
 # The one module that stands above the runner though it lies in nsight/: it is the framework's side of it.

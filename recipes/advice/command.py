@@ -21,6 +21,7 @@ STEPS = 10
 # Words that are programs themselves, in a command that begins with a launcher.
 _PROGRAM = re.compile(r"(?:.*/)?(?:python[\d.]*|bash|sh|env|uv|vllm|trtllm-[\w-]+|[\w.-]+\.(?:py|sh))")
 _RANKS = re.compile(r" (?:--nproc[-_]per[-_]node|--ntasks|-np|-n)[ =]?(\d{1,5})(?= |$)")
+_NODES = re.compile(r" --nnodes[ =](\d{1,4})(?= |$)")
 _LAUNCHER_OF = {"torchrun": "torchrun", "srun": "slurm", "mpirun": "mpi", "orterun": "mpi", "mpiexec": "mpich"}
 
 
@@ -50,6 +51,7 @@ class Command:
     program: tuple[str, ...]
     flags: tuple[Flag, ...]
     missing: tuple[Flag, ...]
+    given: tuple[tuple[str, ...], ...]  # the engine's arguments that the user's command sets itself, as we would
     reports: str  # the reports' names as `--input` takes them
 
     def lines(self) -> list[str]:
@@ -92,6 +94,7 @@ def command_for(engine: str, nsight: Nsight | None = None, request: Request | No
         program=program,
         flags=having,
         missing=missing,
+        given=tuple(_filled_argument(one, known) for one in chosen.arguments if _gives(wanted.program, one)),
         reports=f"{wanted.output}_rank*.nsys-rep" if variable else f"{wanted.output}.nsys-rep",
     )
 
@@ -144,8 +147,9 @@ def _ranks_of(program: Sequence[str]) -> int:
     """The number of ranks that a launcher's words ask for; 1 when they do not tell."""
     if not program or _name(program[0]) not in _LAUNCHER_OF:
         return 1
-    found = _RANKS.search(" ".join(_split(program)[0]))
-    return int(found[1]) if found else 1
+    words = " ".join(_split(program)[0])
+    ranks, nodes = _RANKS.search(words), _NODES.search(words)
+    return int(ranks[1]) * (int(nodes[1]) if nodes else 1) if ranks else 1
 
 
 def _ways(engine: Engine) -> str:
@@ -212,21 +216,29 @@ def _without_python(before: Sequence[str], own: Sequence[str]) -> Sequence[str]:
 
 def _arguments(engine: Engine, program: Sequence[str], known: dict[str, str]) -> list[str]:
     """The engine's arguments that the program does not have yet."""
-    wanted = [argument for argument in engine.arguments if not any(_is_flag(word, argument[0]) for word in program)]
-    return [part for argument in wanted for word in argument for part in _parts(word, known)]
+    wanted = [argument for argument in engine.arguments if not _gives(program, argument)]
+    return [word for argument in wanted for word in _filled_argument(argument, known)]
 
 
-def _is_flag(word: str, flag: str) -> bool:
-    return word == flag or word.startswith((f"{flag}=", f"{flag}."))
+def _gives(program: Sequence[str], argument: Sequence[str]) -> bool:
+    """Whether a command gives an argument already: --name value, --name=value or --name.field value."""
+    return any(word == argument[0] or word.startswith((f"{argument[0]}=", f"{argument[0]}.")) for word in program)
 
 
-def _parts(word: str, known: dict[str, str]) -> list[str]:
-    """The words that a word stands for: a list of ranks is many."""
-    text = filled(word, known)
+def _filled_argument(argument: Sequence[str], known: dict[str, str]) -> tuple[str, ...]:
+    """The argument's words; a list of ranks is many."""
+    texts = [filled(word, known) for word in argument]
+    return tuple(part for word, text in zip(argument, texts, strict=True) for part in _words(word, text))
+
+
+def _words(word: str, text: str) -> list[str]:
     return text.split() if word == "$rank_list" else [text]
 
 
 def _flags(engine: Engine, nsight: Nsight) -> tuple[tuple[Flag, ...], tuple[Flag, ...]]:
     """The flags that the engine wants: those that the nsys has, and those that it lacks."""
     wanted = [flag for flag in flags() if flag.used != "engine" or flag.name in engine.flags]
-    return tuple(filter(nsight.has, wanted)), tuple(flag for flag in wanted if not nsight.has(flag))
+    window = all(nsight.has(flag) for flag in wanted if flag.name == "--capture-range")
+    # nsys takes no end of a window where it is given no window.
+    having = tuple(flag for flag in wanted if nsight.has(flag) and (window or flag.used != "window"))
+    return having, tuple(flag for flag in wanted if flag not in having)

@@ -1,4 +1,4 @@
-"""How each engine opens the window of a capture and writes the ranges that name its steps. The data is `engines.json`."""
+"""How each engine opens the window of a capture and writes the ranges that name its steps. In `engines.json`."""
 
 from __future__ import annotations
 

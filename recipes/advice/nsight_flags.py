@@ -17,6 +17,8 @@ from recipes.errors import PackError
 NEWEST = "2026"
 # A declaration stands at the start of a line, perhaps after a short form; the text below it is set further in.
 _DECLARATION = re.compile(r"^[ \t]{0,4}(?:\(\w+\) )?(?:-\w,? )?--(?P<name>[a-z][\w-]*)", re.MULTILINE)
+# The sentence that lists a flag's values; what follows tells of them in words that may be values too.
+_VALUES = re.compile(r"Possible values[^.]*")
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,9 @@ class Nsight:
         if flag.name not in self.help:
             return False
         text = self.help[flag.name]
-        return flag.value == "NAME" or all(re.search(rf"\b{re.escape(word)}\b", text) for word in flag.value.split(","))
+        values = " ".join(_VALUES.findall(text)) or text
+        wanted = () if flag.value == "NAME" else flag.value.split(",")
+        return all(re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", values) for word in wanted)
 
 
 @cache
