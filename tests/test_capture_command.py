@@ -229,6 +229,13 @@ def test_one_report_goes_around_the_launcher():
         ("srun -N 2 -n 16 --mpi=pmix python train.py", "srun -N 2 -n 16 --mpi=pmix", 2, 16),
         ("mpirun -np 4 -x PATH bash run.sh", "mpirun -np 4 -x PATH", 2, 4),
         ("python train.py", "", 2, 1),
+        (
+            "python3 -m torch.distributed.run --nproc-per-node 2 train.py",
+            "python3 -m torch.distributed.run --nproc-per-node 2 --no-python",
+            2,
+            2,
+        ),
+        ("python3 -m my.torch.distributed", "", 3, 1),
     ],
 )
 def test_launchers_of_users(program, before, inside, ranks):
@@ -236,6 +243,21 @@ def test_launchers_of_users(program, before, inside, ranks):
     assert shlex.join(command.before) == before
     assert len(command.program) == inside
     assert command.request.ranks == ranks
+
+
+@pytest.mark.parametrize(
+    ("output", "flag", "reports"),
+    [
+        ("run", "run_rank%q{RANK}", "run_rank*.nsys-rep"),
+        ("my run", "my run_rank%q{RANK}", "'my run_rank'*.nsys-rep"),
+        ("run_%h_%q{RANK}.nsys-rep", "run_%h_%q{RANK}.nsys-rep", "run_*_*.nsys-rep"),
+    ],
+)
+def test_names_of_reports(output, flag, reports):
+    command = command_for("train", ranks=2, output=output)
+    assert command.nsys[-1] == f"--output={flag}"
+    assert f"--output={flag}" in words(command.text())
+    assert command.reports == reports
 
 
 def test_an_unclear_command_is_refused_with_a_way_out():

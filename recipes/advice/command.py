@@ -20,8 +20,10 @@ from recipes.errors import PackError
 STEPS = 10
 # Words that are programs themselves, in a command that begins with a launcher.
 _PROGRAM = re.compile(r"(?:.*/)?(?:python[\d.]*|bash|sh|env|uv|vllm|trtllm-[\w-]+|[\w.-]+\.(?:py|sh))")
+_PATTERN = re.compile(r"%(?:q\{[^}]*\}|[hpn])")
 _RANKS = re.compile(r" (?:--nproc[-_]per[-_]node|--ntasks|-np|-n)[ =]?(\d{1,5})(?= |$)")
 _NODES = re.compile(r" --nnodes[ =](\d{1,4})(?= |$)")
+_TORCHRUN_MODULES = (("-m", "torch.distributed.run"), ("-m", "torch.distributed.launch"))
 _LAUNCHER_OF = {"torchrun": "torchrun", "srun": "slurm", "mpirun": "mpi", "orterun": "mpi", "mpiexec": "mpich"}
 
 
@@ -52,7 +54,13 @@ class Command:
     flags: tuple[Flag, ...]
     missing: tuple[Flag, ...]
     given: tuple[tuple[str, ...], ...]  # the engine's arguments that the user's command sets itself, as we would
-    reports: str  # the reports' names as `--input` takes them
+    output: str  # the report's name, with the patterns that nsys fills in
+
+    @property
+    def reports(self) -> str:
+        """The reports as a shell takes them: behind `--input`, for example."""
+        parts = _PATTERN.split(self.output.removesuffix(".nsys-rep") + ".nsys-rep")
+        return "*".join(shlex.quote(part) if part else "" for part in parts)
 
     def lines(self) -> list[str]:
         """The command, a flag a line."""
@@ -81,7 +89,8 @@ def command_for(engine: str, nsight: Nsight | None = None, request: Request | No
     environment = tuple((name, filled(value, known), filled(why, known)) for name, value, why in chosen.environment)
     before, program = _around(chosen, wanted, known)
     variable = "" if wanted.one_report else launchers()[wanted.launcher].rank_variable
-    output = f"{wanted.output}_rank%q{{{variable}}}" if variable else wanted.output
+    # One's own %q{...} tells ranks apart already.
+    output = f"{wanted.output}_rank%q{{{variable}}}" if variable and "%q{" not in wanted.output else wanted.output
     having, missing = _flags(chosen, nsight)
     words = [f"{flag.name}={output}" if flag.name == "--output" else flag.word for flag in having]
     return Command(
@@ -95,7 +104,7 @@ def command_for(engine: str, nsight: Nsight | None = None, request: Request | No
         flags=having,
         missing=missing,
         given=tuple(_filled_argument(one, known) for one in chosen.arguments if _gives(wanted.program, one)),
-        reports=f"{wanted.output}_rank*.nsys-rep" if variable else f"{wanted.output}.nsys-rep",
+        output=output,
     )
 
 
@@ -128,7 +137,7 @@ def _code(engine: str, part: str, steps: int, first: int, ranks: int) -> str:
 
 def _completed(engine: Engine, wanted: Request) -> Request:
     """The request with the engine's own ways filled in, checked."""
-    named = _LAUNCHER_OF.get(_name(wanted.program[0]), "") if wanted.program else ""
+    named, _ = _launcher_in(wanted.program)
     ranks = wanted.ranks if wanted.ranks > 1 else _ranks_of(wanted.program)
     launcher = wanted.launcher or named or (engine.launchers[0] if ranks > 1 else "none")
     if launcher not in launchers():
@@ -143,9 +152,17 @@ def _completed(engine: Engine, wanted: Request) -> Request:
     return replace(wanted, ranks=ranks, launcher=launcher, first=wanted.first or engine.first, output=output)
 
 
+def _launcher_in(program: Sequence[str]) -> tuple[str, int]:
+    """The launcher that a command begins with, and how many words name it; "" and 0 for none."""
+    if tuple(program[1:3]) in _TORCHRUN_MODULES:
+        return "torchrun", 3
+    name = _LAUNCHER_OF.get(_name(program[0]), "") if program else ""
+    return name, 1 if name else 0
+
+
 def _ranks_of(program: Sequence[str]) -> int:
     """The number of ranks that a launcher's words ask for; 1 when they do not tell."""
-    if not program or _name(program[0]) not in _LAUNCHER_OF:
+    if not _launcher_in(program)[0]:
         return 1
     words = " ".join(_split(program)[0])
     ranks, nodes = _RANKS.search(words), _NODES.search(words)
@@ -171,7 +188,7 @@ def _around(engine: Engine, wanted: Request, known: dict[str, str]) -> tuple[tup
     """The words before nsys, and the program behind its flags."""
     own = wanted.program or _own_program(engine, wanted, known)
     before: tuple[str, ...] = ()
-    if wanted.program and _name(wanted.program[0]) in _LAUNCHER_OF:
+    if _launcher_in(wanted.program)[0]:
         before, own = _split(wanted.program)
     elif wanted.launcher != "none":
         before = _launch(engine, wanted, known)
@@ -196,8 +213,9 @@ def _launch(engine: Engine, wanted: Request, known: dict[str, str]) -> tuple[str
 
 def _split(program: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """A command that begins with a launcher: the launcher's words, and the program that nsys goes before."""
-    for place, word in enumerate(program[1:], 1):
-        if _name(program[0]) == "torchrun":
+    launcher, first = _launcher_in(program)
+    for place, word in enumerate(program[first:], first):
+        if launcher == "torchrun":
             if word in ("-m", "--module"):
                 return (*program[:place], "--no-python"), ("python3", *program[place:])
             if word.endswith(".py"):

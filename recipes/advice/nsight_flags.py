@@ -54,8 +54,12 @@ class Nsight:
             return False
         text = self.help[flag.name]
         values = " ".join(_VALUES.findall(text)) or text
-        wanted = () if flag.value == "NAME" else flag.value.split(",")
-        return all(re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", values) for word in wanted)
+        return flag.value == "NAME" or all(_names(word, text, values) for word in flag.value.split(","))
+
+
+def _names(word: str, text: str, values: str) -> bool:
+    """Whether a help's text names a value: in quotes, or among its values without them."""
+    return f"'{word}'" in text or bool(re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", values))
 
 
 @cache
