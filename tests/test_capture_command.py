@@ -219,6 +219,8 @@ def test_one_report_goes_around_the_launcher():
     assert command.nsys[-1] == "--output=train" and command.reports == "train.nsys-rep"
     own = command_for("train", ranks=2, one_report=True)
     assert own.program == ("torchrun", "--standalone", "--nproc-per-node", "2", "train.py")
+    script = command_for("train", ranks=2, one_report=True, launcher="torchrun", program=("bash", "run.sh"))
+    assert script.program[-3:] == ("--no-python", "bash", "run.sh")
 
 
 @pytest.mark.parametrize(
@@ -236,6 +238,9 @@ def test_one_report_goes_around_the_launcher():
             2,
         ),
         ("python3 -m my.torch.distributed", "", 3, 1),
+        ("torchrun --nnodes 2 --nproc-per-node 2 train.py", "torchrun --nnodes 2 --nproc-per-node 2 --no-python", 2, 4),
+        ("torchrun --nproc-per-node 2 --module a.b", "torchrun --nproc-per-node 2 --no-python", 3, 2),
+        ("srun python train.py", "srun", 2, 2),  # several, as the job says
     ],
 )
 def test_launchers_of_users(program, before, inside, ranks):
@@ -262,6 +267,8 @@ def test_names_of_reports(output, flag, reports):
 
 def test_an_unclear_command_is_refused_with_a_way_out():
     assert "--launcher" in refused("train", "--", "srun", "-n", "2", "my_program")
+    assert "--ranks N" in refused("megatron", "--", "srun", "python", "pretrain_gpt.py")
+    assert "--ranks N" in refused("megatron", "--", "torchrun", "--nnodes=1:4", "--nproc-per-node=8", "p.py")
     assert "one command starts all its ranks" in refused("vllm", "--", "srun", "vllm", "serve", "X")
     assert "leave --one-report out" in refused("train", "--ranks", "2", "--launcher", "slurm", "--one-report")
 

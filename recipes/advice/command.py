@@ -15,16 +15,11 @@ from dataclasses import dataclass, replace
 
 from recipes.advice.engines import Engine, code_of, engine_of, filled, launchers, values
 from recipes.advice.nsight_flags import Flag, Nsight, flags, newest_nsight
+from recipes.advice.placement import inside, launcher_in, ranks_in, split
 from recipes.errors import PackError
 
 STEPS = 10
-# Words that are programs themselves, in a command that begins with a launcher.
-_PROGRAM = re.compile(r"(?:.*/)?(?:python[\d.]*|bash|sh|env|uv|vllm|trtllm-[\w-]+|[\w.-]+\.(?:py|sh))")
 _PATTERN = re.compile(r"%(?:q\{[^}]*\}|[hpn])")
-_RANKS = re.compile(r" (?:--nproc[-_]per[-_]node|--ntasks|-np|-n)[ =]?(\d{1,5})(?= |$)")
-_NODES = re.compile(r" --nnodes[ =](\d{1,4})(?= |$)")
-_TORCHRUN_MODULES = (("-m", "torch.distributed.run"), ("-m", "torch.distributed.launch"))
-_LAUNCHER_OF = {"torchrun": "torchrun", "srun": "slurm", "mpirun": "mpi", "orterun": "mpi", "mpiexec": "mpich"}
 
 
 @dataclass(frozen=True)
@@ -137,8 +132,8 @@ def _code(engine: str, part: str, steps: int, first: int, ranks: int) -> str:
 
 def _completed(engine: Engine, wanted: Request) -> Request:
     """The request with the engine's own ways filled in, checked."""
-    named, _ = _launcher_in(wanted.program)
-    ranks = wanted.ranks if wanted.ranks > 1 else _ranks_of(wanted.program)
+    named = launcher_in(wanted.program)
+    ranks = wanted.ranks if wanted.ranks > 1 else ranks_in(wanted.program) or _several(engine, wanted)
     launcher = wanted.launcher or named or (engine.launchers[0] if ranks > 1 else "none")
     if launcher not in launchers():
         raise PackError(f"no launcher {launcher!r}; there are {', '.join(launchers())}")
@@ -152,21 +147,11 @@ def _completed(engine: Engine, wanted: Request) -> Request:
     return replace(wanted, ranks=ranks, launcher=launcher, first=wanted.first or engine.first, output=output)
 
 
-def _launcher_in(program: Sequence[str]) -> tuple[str, int]:
-    """The launcher that a command begins with, and how many words name it; "" and 0 for none."""
-    if tuple(program[1:3]) in _TORCHRUN_MODULES:
-        return "torchrun", 3
-    name = _LAUNCHER_OF.get(_name(program[0]), "") if program else ""
-    return name, 1 if name else 0
-
-
-def _ranks_of(program: Sequence[str]) -> int:
-    """The number of ranks that a launcher's words ask for; 1 when they do not tell."""
-    if not _launcher_in(program)[0]:
-        return 1
-    words = " ".join(_split(program)[0])
-    ranks, nodes = _RANKS.search(words), _NODES.search(words)
-    return int(ranks[1]) * (int(nodes[1]) if nodes else 1) if ranks else 1
+def _several(engine: Engine, wanted: Request) -> int:
+    """A number of ranks for a launcher that tells none: any above 1, where it is not written anywhere."""
+    if any("$rank_list" in argument for argument in engine.arguments):
+        raise PackError(f"cannot tell the number of ranks in {shlex.join(wanted.program)!r}: give it as --ranks N")
+    return 2
 
 
 def _ways(engine: Engine) -> str:
@@ -180,21 +165,16 @@ def _quoted(flag: str) -> str:
     return f"{name}={shlex.quote(value)}"
 
 
-def _name(word: str) -> str:
-    return word.rpartition("/")[2]
-
-
 def _around(engine: Engine, wanted: Request, known: dict[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The words before nsys, and the program behind its flags."""
     own = wanted.program or _own_program(engine, wanted, known)
     before: tuple[str, ...] = ()
-    if _launcher_in(wanted.program)[0]:
-        before, own = _split(wanted.program)
+    if launcher_in(own):
+        # With one report the launcher starts inside nsys, as it stands.
+        before, own = ((), own) if wanted.one_report else split(own)
     elif wanted.launcher != "none":
         before = _launch(engine, wanted, known)
-    if wanted.one_report and before:
-        # The launcher starts inside nsys, and starts the program itself.
-        own, before = (*(word for word in before if word != "--no-python"), *_without_python(before, own)), ()
+        before, own = ((), inside(before, own)) if wanted.one_report else (before, own)
     return before, (*own, *_arguments(engine, own, known))
 
 
@@ -209,27 +189,6 @@ def _launch(engine: Engine, wanted: Request, known: dict[str, str]) -> tuple[str
     words = launchers()[wanted.launcher].command
     text = [part for word in words for part in filled(word, {**known, "environment": exports}).split()]
     return (*text, *engine.launcher_options.get(wanted.launcher, ()))
-
-
-def _split(program: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """A command that begins with a launcher: the launcher's words, and the program that nsys goes before."""
-    launcher, first = _launcher_in(program)
-    for place, word in enumerate(program[first:], first):
-        if launcher == "torchrun":
-            if word in ("-m", "--module"):
-                return (*program[:place], "--no-python"), ("python3", *program[place:])
-            if word.endswith(".py"):
-                python = () if "--no-python" in program[:place] else ("python3",)
-                return tuple(dict.fromkeys((*program[:place], "--no-python"))), (*python, *program[place:])
-        if _PROGRAM.fullmatch(word):
-            return tuple(program[:place]), tuple(program[place:])
-    raise PackError(
-        f"cannot tell the program in {shlex.join(program)!r}: give it alone after --, and the launcher by --launcher"
-    )
-
-
-def _without_python(before: Sequence[str], own: Sequence[str]) -> Sequence[str]:
-    return own[1:] if "--no-python" in before and own[0].startswith("python") else own
 
 
 def _arguments(engine: Engine, program: Sequence[str], known: dict[str, str]) -> list[str]:
