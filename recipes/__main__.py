@@ -56,6 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, module, text in (
         ("classify", "classify", "print the family of kernel names, to write and test rules"),
         ("check", "check", "tell what works on this machine, and what to do about the rest"),
+        ("capture-command", "capture_command", "print the nsys command that captures an engine's steady steps"),
     ):
         _add_module(commands, name, module, text)
     _add_install(commands)

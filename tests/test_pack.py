@@ -21,7 +21,7 @@ SOURCES = sorted([*ROOT.glob("recipes/**/*.py"), *ROOT.glob("llm_*/*.py")])
 LAYERS = (
     ("errors", "__init__", "units", "text_table", "terminal", "intervals", "cache_folder", "pack", "memory"),
     ("tables", "hardware", "rule_index", "rule_file", "families", "notebook", "model_config"),
-    ("report", "nsight"),
+    ("report", "nsight", "advice"),
     ("devices", "phases", "timeline"),
     ("gpu_work", "ranges"),
     ("steps", "launches", "work_families", "host"),
@@ -32,7 +32,7 @@ LAYERS = (
     ("checks",),
     ("quality", "options", "outputs"),
     ("run",),
-    ("local", "classify", "check", "install"),
+    ("local", "classify", "check", "install", "capture_command"),
     ("__main__",),
 )
 # The one module that stands above the runner though it lies in nsight/: it is the framework's side of it.
