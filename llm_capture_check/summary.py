@@ -17,6 +17,24 @@ _REPORTS, _PROCESSES = 8, 16
 _NOTEBOOK_STEPS = 3000
 _TRUST = {"": "can be trusted", INFO: "can be trusted", WARN: "can be trusted in part", ERROR: "cannot be used"}
 
+#: Findings that only another capture mends.
+_CAPTURE_AGAIN = frozenset(
+    [
+        "no_gpu_work",
+        "cuda_not_traced",
+        "processes",
+        "records_stop",
+        "lost_records",
+        "lost_graph_work",
+        "opaque_graphs",
+        "startup",
+        "no_nvtx",
+        "steps_silent",
+        "steps_share",
+        "window_end",
+    ]
+)
+
 Row = dict
 
 
@@ -25,11 +43,13 @@ def summarise(tables: dict[str, pa.Table], settings: object) -> str:
     findings = tables["findings"].to_pylist()
     reports = tables["files"]["report"].to_pylist()
     by_report = {report: [row for row in findings if row["report"] == report] for report in (*reports, None)}
+    engines = {row["report"]: row["engine"] for row in tables["captures"].to_pylist()}
     lines = [_verdict(reports, by_report), "{quality}"]
     shown = sorted(reports, key=lambda report: -_rank(by_report[report]))[:_REPORTS]
     for report in (*shown, None):
         if by_report[report]:
             lines += ["", report or "all reports together", *_told(by_report[report])]
+            lines += _command(engines.get(report), by_report[report])
     if len(reports) > len(shown):
         lines += [
             "",
@@ -68,6 +88,13 @@ def _told(rows: Sequence[Row]) -> list[str]:
         if row["remedy"]:
             lines.append(f"        {row['remedy']}")
     return lines
+
+
+def _command(engine: str | None, rows: Sequence[Row]) -> list[str]:
+    """How to capture again, where that is what helps."""
+    if not any(row["severity"] != INFO and row["check"] in _CAPTURE_AGAIN for row in rows):
+        return []
+    return [f"  the whole command and code: python -m recipes capture-command {engine or ''}".rstrip()]
 
 
 def _counts(findings: Sequence[Row]) -> str:

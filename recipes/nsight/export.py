@@ -12,10 +12,11 @@ import hashlib
 import json
 import os
 import shutil
+import sqlite3
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -33,6 +34,9 @@ _ABANDONED_S = 3600
 _MANIFEST = "manifest.json"
 # Part of the key: another set of tables makes another export.
 _TABLES = tuple(sorted({*schema.EXPORTED, *REQUIRED}))
+_HOW = "META_DATA_CAPTURE"
+# Part of the key too: what is made of the same tables, when that changes.
+_FORM = "2"
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,7 @@ def export(report: Path, exporter: Exporter, announce: Callable[[str], None] = l
 
 
 def _key(report: Path, exporter: Exporter) -> str:
-    made_of = f"{content_digest(report)} {exporter.version} {' '.join((*_TABLES, *_extra(exporter.nsys)))}"
+    made_of = f"{content_digest(report)} {exporter.version} {_FORM} {' '.join((*_TABLES, *_extra(exporter.nsys)))}"
     return hashlib.blake2b(made_of.encode(), digest_size=16).hexdigest()
 
 
@@ -108,7 +112,9 @@ def _make(report: Path, exporter: Exporter, final: Path) -> None:
             shutil.rmtree(left, ignore_errors=True)
     part = Path(tempfile.mkdtemp(prefix=f"{final.name}.part-", dir=final.parent))
     try:
-        _run_export(report, exporter, part)
+        _run_export(report, exporter, "parquetdir", _TABLES, part)
+        if not (part / f"{_HOW}.parquet").exists():
+            _add_how(report, exporter, part)
         _check(report, part)
         sizes = {file.name: file.stat().st_size for file in sorted(part.iterdir())}
         manifest = {"report": report.name, "nsys": exporter.version, "sizes": sizes}
@@ -132,10 +138,28 @@ def _extra(nsys: Path) -> tuple[str, ...]:
     return ("--include-json", "true") if b"--include-json" in told else ()
 
 
-def _run_export(report: Path, exporter: Exporter, folder: Path) -> None:
+def _add_how(report: Path, exporter: Exporter, folder: Path) -> None:
+    """Adds the table that tells how the capture was made: some versions write it as SQLite only."""
+    file = folder / "how.sqlite"
+    try:
+        _run_export(report, exporter, "sqlite", (_HOW,), file)
+        with contextlib.closing(sqlite3.connect(file)) as database:
+            rows = database.execute(f"SELECT CAST(name AS TEXT), CAST(value AS TEXT) FROM {_HOW}").fetchall()
+    except (PackError, sqlite3.Error):
+        # It is missed by some checks only.
+        return
+    finally:
+        file.unlink(missing_ok=True)
+    columns = {
+        name: pa.array([row[place] for row in rows], pa.string()) for place, name in enumerate(("name", "value"))
+    }
+    pq.write_table(pa.table(columns), folder / f"{_HOW}.parquet")
+
+
+def _run_export(report: Path, exporter: Exporter, kind: str, tables: Sequence[str], output: Path) -> None:
     command = [
-        str(exporter.nsys), "export", "--type", "parquetdir", "--lazy", "false", "--force-overwrite", "true",
-        "--quiet", "true", *_extra(exporter.nsys), "--tables", ",".join(_TABLES), "--output", str(folder),
+        str(exporter.nsys), "export", "--type", kind, "--lazy", "false", "--force-overwrite", "true",
+        "--quiet", "true", *_extra(exporter.nsys), "--tables", ",".join(tables), "--output", str(output),
         str(report.absolute()),
     ]  # fmt: skip
     try:
