@@ -64,8 +64,8 @@ def _thorough(subject: Subject, survey: ApiSurvey, times: StepTimes, settings: S
     yield from lost_records(subject, survey)
     yield from silence(subject, survey)
     yield from startup(subject, survey)
-    yield from busy_edges(subject, survey)
-    yield from overhead(subject)
+    yield from busy_edges(subject, survey, times)
+    yield from overhead(subject, survey)
     yield from few_steps(subject, times)
     yield from unsteady_steps(subject, times)
     yield from perturbation(subject, times, settings.step_time_ns)
@@ -94,7 +94,7 @@ def _capture(subject: Subject, survey: ApiSurvey, times: StepTimes) -> dict:
         "whole_steps": len(set(times.step.tolist()) - set(times.step[times.edge].tolist())),
         "launches": len(survey.recorded),
         "recorded_launches": int(np.count_nonzero(survey.recorded)),
-        "overhead_share": overhead_share(subject)[0] if len(work) else None,
+        "overhead_share": overhead_share(subject, survey)[0] if len(work) else None,
     }
 
 

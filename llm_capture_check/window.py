@@ -26,7 +26,7 @@ _OVERHEAD, _MUCH_OVERHEAD = 0.01, 0.05
 _FEW, _TOO_FEW = 10, 3
 
 
-def busy_edges(subject: Subject, survey: ApiSurvey) -> Iterator[Finding]:
+def busy_edges(subject: Subject, survey: ApiSurvey, times: StepTimes) -> Iterator[Finding]:
     """A window that begins or ends while the GPU works."""
     capture = subject.capture
     work, of_launch = capture.work, capture.launches.of_operation
@@ -41,35 +41,40 @@ def busy_edges(subject: Subject, survey: ApiSurvey) -> Iterator[Finding]:
     last_call_ns = max((survey.last_ns.get(pid, 0) for pid in work.devices.pids), default=0)
     beyond_ns = int(work.end_ns.max()) - last_call_ns
     if beyond_ns > 0 and last_call_ns:
-        message = "the window ends while the GPU is busy, so its last step is cut"
+        cut = len(times.step) and times.edge[times.start_ns.argmax()]
+        message = "the window ends while the GPU is busy" + (", and its last step is cut" if cut else "")
         evidence = f"the last operation ends {format_ns(beyond_ns)} after the last CUDA call"
-        yield subject.found("window_end", WARN, message, evidence)
+        yield subject.found("window_end", WARN if cut else INFO, message, evidence)
 
 
-def overhead(subject: Subject) -> Iterator[Finding]:
-    """The profiler's own work between the first and the last GPU operation."""
-    share, by_name = overhead_share(subject)
+def overhead(subject: Subject, survey: ApiSurvey) -> Iterator[Finding]:
+    """The profiler's own work while launches were still to come."""
+    share, by_name = overhead_share(subject, survey)
     if share > _OVERHEAD:
         told = ", ".join(f"{name} {format_ns(time_ns)}" for name, time_ns in by_name[:3])
         message = f"the profiler itself worked in {format_share(share)} of the window"
         yield subject.found("overhead", WARN if share > _MUCH_OVERHEAD else INFO, message, told)
 
 
-def overhead_share(subject: Subject) -> tuple[float, list[tuple[str, int]]]:
-    """The share of the GPU's window in which the profiler worked, and its time by name, the longest first."""
+def overhead_share(subject: Subject, survey: ApiSurvey) -> tuple[float, list[tuple[str, int]]]:
+    """The share of the GPU's window in which the profiler worked, and its time by name, the longest first.
+
+    Flushing after the last launch, while the GPU ends its work, delays nothing and does not count.
+    """
     work = subject.capture.work
-    first_ns, last_ns = int(work.start_ns.min()), int(work.end_ns.max())
+    first_ns, end_ns = int(work.start_ns.min()), int(work.end_ns.max())
+    last_ns = min(end_ns, int(survey.launch_ns[-1])) if len(survey.launch_ns) else end_ns
     rows = subject.capture.report.read(schema.OVERHEAD, ["start_ns", "end_ns", "name"])
-    start_ns, end_ns = numbers(rows["start_ns"], 0), numbers(rows["end_ns"], -1)
-    start_ns, end_ns = np.maximum(start_ns, first_ns), np.minimum(end_ns, last_ns)
-    inside = np.flatnonzero(end_ns > start_ns)
+    starts_ns, ends_ns = numbers(rows["start_ns"], 0), numbers(rows["end_ns"], -1)
+    starts_ns, ends_ns = np.maximum(starts_ns, first_ns), np.minimum(ends_ns, last_ns)
+    inside = np.flatnonzero(ends_ns > starts_ns)
     names, times_ns = rows["name"].to_pylist(), {}
     for row in inside.tolist():
         name = names[row] or "no name"
-        times_ns[name] = times_ns.get(name, 0) + int(end_ns[row] - start_ns[row])
-    order = inside[np.argsort(start_ns[inside], kind="stable")]
-    total_ns = intervals.length_ns(*intervals.merge(start_ns[order], end_ns[order]))
-    return total_ns / max(last_ns - first_ns, 1), sorted(times_ns.items(), key=lambda item: -item[1])
+        times_ns[name] = times_ns.get(name, 0) + int(ends_ns[row] - starts_ns[row])
+    order = inside[np.argsort(starts_ns[inside], kind="stable")]
+    total_ns = intervals.length_ns(*intervals.merge(starts_ns[order], ends_ns[order]))
+    return total_ns / max(end_ns - first_ns, 1), sorted(times_ns.items(), key=lambda item: -item[1])
 
 
 def tracing_options(subject: Subject) -> Iterator[Finding]:
