@@ -125,7 +125,10 @@ def libraries(installation: Installation) -> list[Problem]:
 
 def importer(installation: Installation) -> Path | None:
     """The program that makes a report of a new capture, where the installation has one."""
-    return next((side / "QdstrmImporter" for side in sides(installation) if (side / "QdstrmImporter").exists()), None)
+    near = [side / "QdstrmImporter" for side in sides(installation)]
+    # Inside Nsight Compute the host's folder has the name of a platform.
+    near += sorted(installation.nsys.parent.parent.glob("*/QdstrmImporter"))
+    return next((program for program in near if program.exists()), None)
 
 
 def missing_libraries(program: Path) -> list[str]:
