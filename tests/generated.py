@@ -166,6 +166,9 @@ def _process(made: _Builder, process: int) -> None:
             made.row(RUNTIME, start=now, end=now + 500, globalTid=tids[0], correlationId=call,
                      nameId=made.string(CALLS[2]), returnValue=0)  # fmt: skip
         for number in range(shape.operations):
+            if rng.random() < 0.2:
+                # The host comes late, and the GPU waits for it.
+                now = max(now, *free) + rng.choice((0, 2000, 50_000))
             if not graph:
                 correlation += 1
                 call = correlation
@@ -403,3 +406,34 @@ def _array(name: str, values: list) -> pa.Array:
     if name.endswith(("Pid", "Tid")):
         return pa.array([None if value is None else value % 2**64 for value in values], pa.uint64())
     return pa.array(values, pa.int64())
+
+
+#: Types that a column of numbers, or of text, should not have; those of the first group say the same all the same.
+SAME_TYPES = ("int32", "dictionary", "large_string", "binary", "null")
+WRONG_TYPES = ("double", "text", "decimal", "timestamp", "duration", "list", "struct", "date", "half", "number")
+
+
+def as_type(kind: str, name: str, values: list) -> pa.Array:
+    """The values of a column (or something like them where the type cannot hold them) in another type."""
+    count, text = len(values), name in TEXTS
+    plain = _array(name, values)
+    made = {
+        "int32": lambda: pa.array([None if v is None else v % 1000 for v in values], pa.int32()),
+        "dictionary": plain.dictionary_encode,
+        "large_string": lambda: plain.cast(pa.large_string()),
+        "binary": lambda: plain.cast(pa.binary()),
+        "null": lambda: pa.nulls(count),
+        "double": lambda: pa.array([1.5 + row for row in range(count)]),
+        "text": lambda: pa.array([str(row) for row in range(count)]),
+        "decimal": lambda: pa.array(range(count), pa.int64()).cast(pa.decimal128(30, 2)),
+        "timestamp": lambda: pa.array(range(count), pa.timestamp("ns")),
+        "duration": lambda: pa.array(range(count), pa.duration("ns")),
+        "list": lambda: pa.array([[row] for row in range(count)], pa.list_(pa.int64())),
+        "struct": lambda: pa.array([{"a": row} for row in range(count)], pa.struct([("a", pa.int64())])),
+        "date": lambda: pa.array(range(count), pa.int32()).cast(pa.date32()),
+        "half": lambda: pa.array([float(row % 1000) for row in range(count)]).cast(pa.float32()),
+        "number": lambda: pa.array(range(count), pa.int64()),
+    }
+    if (kind in ("large_string", "binary") and not text) or (kind == "int32" and text):
+        kind = "dictionary"
+    return made[kind]()

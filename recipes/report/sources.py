@@ -132,7 +132,8 @@ class SqliteFile:
                 return connection.execute(query).fetchall()
             finally:
                 connection.close()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeError) as error:
+            # SQLite's own message may quote what is not text.
             raise _damaged(self.path, error) from None
 
     @cache
@@ -171,7 +172,10 @@ class SqliteFile:
                 while len(flat := array("q", chain.from_iterable(islice(rows, _BATCH_ROWS)))):
                     values = np.frombuffer(flat, dtype=np.int64).reshape(-1, len(integers))
                     yield pa.table({n: _with_nulls(values[:, i], self._NULL) for i, n in enumerate(integers)})
-        except (sqlite3.Error, ValueError, TypeError, OverflowError) as error:
+        except TypeError:
+            wrong = ValueError(f"one of {', '.join(integers)} in {table} holds other than whole numbers")
+            raise _damaged(self.path, wrong) from None
+        except (sqlite3.Error, ValueError, OverflowError) as error:
             raise _damaged(self.path, error) from None
 
 
