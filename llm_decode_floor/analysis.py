@@ -19,6 +19,7 @@ from llm_decode_floor.waterfall import step_parts
 from recipes import families
 from recipes.capture import Capture
 from recipes.edges import edge_steps
+from recipes.memory import sums
 from recipes.projection import NONE, Projection, project
 from recipes.tables import Table
 from recipes.work_families import name_families, passes
@@ -112,7 +113,7 @@ def _between_steps(projection: Projection) -> np.ndarray:
 
 def _launches(capture: Capture, projection: Projection) -> np.ndarray:
     """The distinct calls that launched the operations of each step on each device."""
-    if len(capture.work.devices.numbers) <= 1:
+    if len(capture.work.devices.numbers) <= 1 and not capture.cut.any():
         return capture.attribution.launches[projection.step]
     launch = capture.launches.of_operation
     known = (projection.of_operation >= 0) & (launch >= 0)
@@ -142,7 +143,7 @@ def _layer_rows(capture: Capture) -> dict[str, list]:
     key = (work.device[rows], capture.steps.phase[step[rows]], layers.of_operation[rows], layers.by_capture[rows] * 1)
     code = np.ravel_multi_index(key, shape) if len(rows) else rows
     operations = np.bincount(code)
-    time_ns = np.bincount(code, work.end_ns[rows] - work.start_ns[rows]).astype(np.int64)
+    time_ns = sums(code, work.end_ns[rows] - work.start_ns[rows], len(operations))
     used = np.flatnonzero(operations)
     device, phase, layer, captured = (part.tolist() for part in np.unravel_index(used, shape))
     return {

@@ -12,6 +12,7 @@ from recipes.gpu_work import GpuWork
 from recipes.host import HostActivity
 from recipes.idle import CAUSES, find_gaps, split_by_cause, sum_inside
 from recipes.launches import Launches
+from recipes.memory import sums
 from recipes.projection import Projection
 
 #: Work of others on the device while the step runs: of another step, another process, or outside any step.
@@ -57,7 +58,7 @@ def _exclusive_by_step(
     in_passes = (np.flatnonzero(chosen & inside) for chosen in passes)
     for rows, order, added_ns in intervals.exclusive((rows for rows in in_passes if len(rows)), times_ns):
         code = (projection.of_operation[rows].astype(np.int64) * count + family[rows])[order]
-        total += np.bincount(code, weights=added_ns, minlength=len(total)).astype(np.int64)
+        total += sums(code, added_ns, len(total))
     return total.reshape(len(projection), count)
 
 

@@ -23,6 +23,7 @@ from recipes.edges import edge_steps
 from recipes.gpu_work import GRAPH, KERNEL, GpuWork
 from recipes.host import HostActivity
 from recipes.idle import CAUSES, find_gaps, split_by_cause
+from recipes.memory import sums
 from recipes.projection import NONE, Projection, project
 from recipes.tables import Table
 
@@ -50,7 +51,7 @@ class _Steps:
 
     def by_phase(self, of_entry: np.ndarray) -> np.ndarray:
         """Values of the entries, the last one of no step, summed by phase, int64."""
-        return np.bincount(self.phase_of_entry, weights=of_entry, minlength=len(self.phases)).astype(np.int64)
+        return sums(self.phase_of_entry, of_entry, len(self.phases))
 
 
 def analyse(capture: Capture, settings: Settings) -> tuple[dict[str, pa.Table], list[str]]:
@@ -162,7 +163,7 @@ def _idle_columns(
     phase = steps.phase_of_entry[windows.entry]
 
     def summed(values_ns: np.ndarray) -> np.ndarray:
-        return np.bincount(phase, weights=values_ns, minlength=len(steps.phases)).astype(np.int64)
+        return sums(phase, values_ns, len(steps.phases))
 
     window_ns, computed_ns = summed(length_ns), summed(computing_ns)
     causes = {f"{cause}_ns": steps.by_phase(tally.by_window[:, number]) for number, cause in enumerate(CAUSES)}

@@ -50,8 +50,10 @@ def _median_entry(capture: Capture, projection: Projection, entries: np.ndarray,
     decoding = np.isin(phase, [code for code, name in enumerate(phases) if name in DECODE_PHASES])
     if decoding.any():
         counted, phase = counted[decoding], phase[decoding]
-    leading = np.bincount(phase, weights=projection.duration_ns[counted]).argmax()
-    counted = counted[phase == leading]
+    # Of phases that are there: all may have taken no time.
+    _, place = np.unique(phase, return_inverse=True)
+    leading = np.bincount(place, weights=projection.duration_ns[counted]).argmax()
+    counted = counted[place == leading]
     order = np.argsort(projection.duration_ns[counted], kind="stable")
     return int(counted[order[(len(order) - 1) // 2]])
 

@@ -87,7 +87,7 @@ def _family_rows(work: GpuWork, names: NameFamilies, rows: np.ndarray | slice, b
     """The columns of FAMILIES for some operations of one device, of which the sums by name are known."""
     count = len(names.families)
     family = names.of_name[by_name["name"]]
-    calls, time_ns = (np.bincount(family, by_name[column], count).astype(np.int64) for column in ("calls", "time_ns"))
+    calls, time_ns = (sums(family, by_name[column], count) for column in ("calls", "time_ns"))
     exclusive = exclusive_ns(work, names, rows)
     used = np.flatnonzero(calls)
     return {

@@ -36,7 +36,7 @@ def _title(family: str) -> str:
 
 
 def _verdict(families: pd.DataFrame) -> str:
-    total_ns = families["time_ns"].sum()
+    total_ns = max(families["time_ns"].sum(), 1)
     by_family = families.groupby("family")["time_ns"].sum().sort_values(ascending=False) / total_ns
     leaders = [f"{_title(name)} {share * 100:.0f} %" for name, share in by_family.items() if name != "other"][:3]
     kernels_ns = families.loc[~families["family"].isin(_MEMORY), "time_ns"].sum()
@@ -53,7 +53,7 @@ def _verdict(families: pd.DataFrame) -> str:
 
 
 def _family_table(families: pd.DataFrame) -> str:
-    total_ns = families["time_ns"].sum()
+    total_ns = max(families["time_ns"].sum(), 1)
     summed = families.groupby("family")[["time_ns", "exclusive_ns", "calls"]].sum()
     summed = summed.sort_values(["time_ns", "calls"], ascending=False)
     rows = [

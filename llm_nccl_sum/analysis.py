@@ -21,6 +21,7 @@ from recipes.capture import Capture
 from recipes.edges import edge_steps
 from recipes.gpu_work import GpuWork
 from recipes.launches import NONE
+from recipes.memory import sums
 from recipes.projection import Projection, project
 from recipes.report import schema
 from recipes.tables import coded
@@ -151,7 +152,7 @@ def _by_step(capture: Capture, found: _Found) -> dict:
     durations_ns = work.end_ns[rows] - work.start_ns[rows]
     calls, (time_ns, exposed) = (
         np.bincount(group, minlength=count),
-        (np.bincount(group, weights=values, minlength=count).astype(np.int64) for values in (durations_ns, exposed_ns)),
+        (sums(group, values, count) for values in (durations_ns, exposed_ns)),
     )
     outside = np.flatnonzero(calls[entries:])
     shown = np.concatenate([np.arange(entries), entries + outside])

@@ -144,14 +144,15 @@ def _decoded(payload: np.ndarray, texts: list[str]) -> tuple[np.ndarray, np.ndar
     for number in used.tolist():
         try:
             fields = json.loads(texts[number])
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if not isinstance(fields, dict):
             continue
         bytes_ = next((fields[name] for name in _BYTES if name in fields), None)
-        if isinstance(bytes_, int) and 0 <= bytes_ < 1 << 50:
+        if type(bytes_) is int and 0 <= bytes_ < 1 << 50:
             size[number] = bytes_
         name = fields.get(_COMMUNICATOR)
         if name is not None:
-            place[number] = names.setdefault(f"{name:x}" if isinstance(name, int) else str(name), len(names))
+            text = f"{name:x}" if isinstance(name, int) else str(name).encode("utf-8", "backslashreplace").decode()
+            place[number] = names.setdefault(text, len(names))
     return size[payload], place[payload], list(names)

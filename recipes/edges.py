@@ -38,7 +38,7 @@ def _starts_and_stops(report: Report) -> list[tuple[int, int]]:
     return [
         (row["start_ns"], row["end_ns"])
         for row in rows
-        if row["name"] and row["end_ns"] is not None and _START_STOP.search(row["name"])
+        if row["name"] and None not in (row["start_ns"], row["end_ns"]) and _START_STOP.search(row["name"])
     ]
 
 

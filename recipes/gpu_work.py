@@ -22,6 +22,10 @@ _TABLES = {
     MEMSET: schema.MEMSETS,
     GRAPH: schema.GRAPH_RUNS,
 }
+# Later than any end.
+_NO_START_NS = np.iinfo(np.int64).max
+#: No capture is that long (13 days): times that lie farther apart are damage. Sums of times are exact up to 2^53 ns.
+_WIDEST_NS = 1 << 50
 _MEMCPY_NAMES = {1: "memcpy HtoD", 2: "memcpy DtoH", 8: "memcpy DtoD", 10: "memcpy PtoP"}
 
 
@@ -67,9 +71,11 @@ class GpuWork:
 
 def read_gpu_work(report: Report) -> GpuWork:
     """The GPU work of a report. PackError when the report's export is damaged."""
-    start_ns, end_ns, global_pid, device_id = _numbers(report, start_ns=0, end_ns=-1, global_pid=0, device_id=-1)
+    start_ns, end_ns, global_pid, device_id = _numbers(
+        report, start_ns=_NO_START_NS, end_ns=-1, global_pid=0, device_id=-1
+    )
     # A record without times has zeros in both.
-    usable = (end_ns >= start_ns) & ((start_ns != 0) | (end_ns != 0))
+    usable = _near((end_ns >= start_ns) & ((start_ns != 0) | (end_ns != 0)), start_ns, end_ns)
     keep = _selection(usable)
     devices, device = find_devices(report, global_pid[keep], device_id[keep])
     # Dropped before the next columns are read: there can be many millions of rows.
@@ -87,6 +93,16 @@ def read_gpu_work(report: Report) -> GpuWork:
         dropped=int(len(usable) - np.count_nonzero(usable)),
         rows=keep,
     )
+
+
+def _near(usable: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
+    """Which of the usable times lie where most do; mostly all."""
+    starts_ns = start_ns if usable.all() else start_ns[usable]
+    if not len(starts_ns) or int(end_ns.max(where=usable, initial=-_NO_START_NS)) - int(starts_ns.min()) <= _WIDEST_NS:
+        return usable
+    # Not np.median: it takes the mean of two, and of times that is a double.
+    middle_ns = np.partition(starts_ns, len(starts_ns) // 2)[len(starts_ns) // 2]
+    return usable & (start_ns >= middle_ns - _WIDEST_NS // 2) & (end_ns <= middle_ns + _WIDEST_NS // 2)
 
 
 def read_correlation(report: Report, work: GpuWork) -> Iterator[tuple[int, np.ndarray | slice, np.ndarray]]:

@@ -11,9 +11,11 @@ from recipes import intervals
 from recipes.memory import gather
 from recipes.report import schema
 from recipes.report.report import Report, numbers
-from recipes.timeline import contained
+from recipes.timeline import check_room, contained
 
 Intervals = tuple[np.ndarray, np.ndarray]
+# Times from here on are moved, which takes a copy, so that those of many threads fit on one line.
+_SMALL_NS = 1 << 44
 # Calls that wait for the GPU: cudaStreamSynchronize, cuEventSynchronize, cudaMemcpy; but not cudaMemcpyAsync.
 _SYNCHRONISING, _ASYNCHRONOUS = r"(?i)^cu(da)?(\w*Synchronize|(Memcpy|Memset)\w*)", r"(?i)Async"
 
@@ -30,10 +32,11 @@ class HostActivity:
         calls, line, syncs, name = _calls_on(report, self.threads, named=named)
         overhead, overhead_thread = _overhead(report)
         known = [times for times in (*calls, *overhead) if len(times)]
-        # Events before the session's start have negative times.
+        # Events before the session's start have negative times, those of --ts-normalize count from 1970.
         self._lowest = min((int(times.min()) for times in known), default=0)
         self._length = max((int(times.max()) for times in known), default=0) - self._lowest + 1
-        if self._lowest < 0:
+        check_room(max(len(self.threads), 1), self._length)
+        if not 0 <= self._lowest < _SMALL_NS:
             calls, overhead = (tuple(times - self._lowest for times in pair) for pair in (calls, overhead))
         else:
             self._lowest, self._length = 0, self._length + self._lowest

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow.compute as pc
 
 from recipes.devices import pid_of
 from recipes.report import schema
@@ -92,9 +94,13 @@ class LaunchIds:
 def api_calls(report: Report, process: int, *columns: str) -> Iterator[tuple[np.ndarray, ...]]:
     """Columns of a process's API calls, piece by piece: there can be many more calls than operations.
 
-    The first two are always the global thread id and the correlation id.
+    The first two are always the global thread id and the correlation id. A call of which one of these or its start is
+    not known launched nothing that can be found.
     """
     for batch in report.batches(schema.API_CALLS, ["global_tid", "correlation_id", *columns]):
+        told = [batch[name] for name in ("global_tid", "correlation_id", "start_ns") if name in batch.column_names]
+        if any(column.null_count for column in told):
+            batch = batch.filter(functools.reduce(pc.and_, map(pc.is_valid, told)))
         arrays = [numbers(column, 0) for column in batch.columns]
         own = pid_of(arrays[0]) == process
         yield tuple(arrays if own.all() else [array[own] for array in arrays])

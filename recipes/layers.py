@@ -24,6 +24,7 @@ from recipes.steps import Steps
 from recipes.timeline import Lookup, enclosing
 
 _COUNTER = re.compile(r"\d+")
+_MOST_LEVELS, _LONGEST_PATH = 100, 2000
 
 
 @dataclass(frozen=True)
@@ -111,14 +112,15 @@ def _first_of(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> np.nd
 
 
 def _paths(ranges: Ranges, own: np.ndarray) -> tuple[np.ndarray, list[str]]:
-    """The path of each of the ranges, the texts from the outermost range down to it with counters folded."""
+    """The path of each of the ranges, the texts from the outermost range down to it with counters folded; of those
+    deeper than _MOST_LEVELS that of the one around them."""
     parent = enclosing(ranges.global_tid[own], ranges.start_ns[own], ranges.end_ns[own])
     code_of: dict[str, int] = {}
     text = np.array([code_of.setdefault(fold_counters(text), len(code_of)) for text in ranges.texts])[ranges.text[own]]
     texts = list(code_of)
     path, names = np.full(len(own), NONE, dtype=np.int32), []
     unnamed = np.arange(len(own))
-    while len(unnamed):
+    for _ in range(_MOST_LEVELS):
         # From the outside inwards.
         ready = (parent[unnamed] == NONE) | (path[parent[unnamed]] != NONE)
         rows = unnamed[ready]
@@ -127,9 +129,23 @@ def _paths(ranges: Ranges, own: np.ndarray) -> tuple[np.ndarray, list[str]]:
         distinct, which = np.unique(code, return_inverse=True)
         path[rows] = which.ravel() + len(names)
         parts = [divmod(number, len(texts)) for number in distinct.tolist()]
-        names += [f"{names[up - 1]} / {texts[last]}" if up else texts[last] for up, last in parts]
+        names += [_joined(names[up - 1], texts[last]) if up else texts[last] for up, last in parts]
         unnamed = unnamed[~ready]
+        if not len(unnamed):
+            break
+    while len(unnamed):
+        # Pushes without pops pile up: what lies deeper counts as the nearest one around it that has a path.
+        around = parent[unnamed]
+        named = path[around] != NONE
+        path[unnamed] = np.where(named, path[around], NONE)
+        parent[unnamed] = parent[around]
+        unnamed = unnamed[~named]
     return path, names
+
+
+def _joined(above: str, text: str) -> str:
+    """The path of a range inside another, which is that of the other when it gets too long."""
+    return above if len(above) + len(text) > _LONGEST_PATH else f"{above} / {text}"
 
 
 def _used(path: np.ndarray, names: list[str]) -> tuple[np.ndarray, list[str]]:

@@ -9,9 +9,11 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
@@ -21,7 +23,7 @@ from recipes.tables import Table
 
 #: Raised when a column changes its meaning.
 SCHEMA_VERSION = "1"
-_ROWS_AT_ONCE = 1 << 17
+_ROWS_AT_ONCE, _BYTES_AT_ONCE = 1 << 17, 1 << 30
 
 
 def choose_folder(name: str, output: str | None, *, force: bool) -> tuple[Path, str]:
@@ -136,11 +138,20 @@ def _write_table(folder: Path, recipe: str, table: Table, rows: pa.Table, *, csv
         for writer in writers:
             files.enter_context(writer)
         # Piece by piece: coded text is much longer when it is spelled out.
-        for first in range(0, max(len(rows), 1), _ROWS_AT_ONCE):
+        at_once = _rows_at_once(rows)
+        for first in range(0, max(len(rows), 1), at_once):
             # In one piece: older Arrow writes the head of a CSV file again for each empty one.
-            piece = rows.slice(first, _ROWS_AT_ONCE).cast(schema).combine_chunks()
+            piece = rows.slice(first, at_once).cast(schema).combine_chunks()
             for writer in writers:
                 writer.write_table(piece)
+
+
+def _rows_at_once(rows: pa.Table) -> int:
+    """How many rows are spelled out together: fewer where coded texts are long, as names of kernels can be."""
+    coded = (column for column in rows.columns if pa.types.is_dictionary(column.type))
+    texts = [chunk.dictionary for column in coded for chunk in column.chunks]
+    longest = max((pc.max(pc.binary_length(text)).as_py() or 1 for text in texts), default=1)
+    return max(min(_ROWS_AT_ONCE, _BYTES_AT_ONCE // longest), 1)
 
 
 def _put_in_place(part: Path, folder: Path) -> Path:
@@ -148,7 +159,7 @@ def _put_in_place(part: Path, folder: Path) -> Path:
     _make_readable(part)
     stem, number = folder.name.rpartition("-")[::2]
     stem, start = (stem, int(number)) if number.isdecimal() and stem else (folder.name, 0)
-    for place in (folder, *(folder.with_name(f"{stem}-{start + turn}") for turn in range(1, 10_000))):
+    for place in chain([folder], (folder.with_name(f"{stem}-{start + turn}") for turn in range(1, 10_000))):
         # An empty folder would be replaced without an error.
         if not os.path.lexists(place):
             with contextlib.suppress(FileExistsError, NotADirectoryError):

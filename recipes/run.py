@@ -212,7 +212,8 @@ def analyse_report(task: Task) -> Outcome:
     try:
         return _analyse(task, announce)
     except PackError as error:
-        message = str(error)
+        # What is found deep inside does not know which report it is in.
+        message = str(error) if str(task.item.path) in str(error) else f"{task.item.path}: {error}"
     except MemoryError:
         message = f"{task.item.path}: not enough memory; use --mode none or a shorter time range (--filter-time)"
     except Exception as error:  # noqa: BLE001: one odd report must not stop the others

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from recipes.errors import PackError
+
+_LONGEST_NS, _DAY_NS = 1 << 62, 86_400 * 10**9
+
 
 def side_by_side(group: np.ndarray, *times_ns: np.ndarray) -> tuple[np.ndarray, ...]:
     """Times of many groups on one line where the groups do not meet, and the order by first time on it.
@@ -19,8 +23,18 @@ def side_by_side(group: np.ndarray, *times_ns: np.ndarray) -> tuple[np.ndarray, 
 def _offsets(group: np.ndarray, *times_ns: np.ndarray) -> np.ndarray:
     lowest = min((int(times.min()) for times in times_ns if len(times)), default=0)
     length = max((int(times.max()) for times in times_ns if len(times)), default=0) - lowest + 1
-    number = np.unique(group, return_inverse=True)[1].ravel()
-    return number * length - lowest
+    groups, number = np.unique(group, return_inverse=True)
+    check_room(len(groups), length)
+    return number.ravel() * length - lowest
+
+
+def check_room(lines: int, length_ns: int) -> None:
+    """PackError when so many lines of such a length, one behind the other, are more than a whole number holds."""
+    if lines * length_ns > _LONGEST_NS:
+        raise PackError(
+            f"host times lie {length_ns / _DAY_NS:,.0f} days apart, which no capture lasts: the report is damaged; "
+            "copy it again or capture again"
+        )
 
 
 def contained(start_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
@@ -42,6 +56,7 @@ class Lookup:
         self._groups, number = np.unique(group, return_inverse=True)
         self._lowest = int(start_ns.min()) if len(start_ns) else 0
         self._length = (int(end_ns.max()) - self._lowest + 2) if len(start_ns) else 1
+        check_room(len(self._groups), self._length)
         offset_ns = number.ravel() * self._length - self._lowest
         order = np.argsort(start_ns + offset_ns, kind="stable")
         self._label = label[order]

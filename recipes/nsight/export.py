@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -32,6 +33,8 @@ from recipes.report import schema
 REQUIRED = ("META_DATA_EXPORT", "StringIds", "TARGET_INFO_SYSTEM_ENV")
 _ABANDONED_S = 3600
 _MANIFEST = "manifest.json"
+# What nsys says of files with wrong bytes in them.
+_DAMAGED = re.compile(r"magic number|delimiter|Cannot read|[Ss]ection|decompression")
 # Part of the key: another set of tables makes another export.
 _TABLES = tuple(sorted({*schema.EXPORTED, *REQUIRED}))
 _HOW = "META_DATA_CAPTURE"
@@ -180,12 +183,12 @@ def _reason(report: Path, said: str, status: int, exporter: Exporter) -> str:
     found = found.removeprefix("Exportation error:").strip().rstrip(".")
     if report.stat().st_size == 0:
         return "is empty; copy it again or capture again"
-    if "magic number" in found or "delimiter" in found or "Cannot read" in found:
+    if _DAMAGED.search(found):
         return f"is damaged, cut off or not an Nsight report (nsys: {found}); copy it again or capture again"
     if "rotobuf" in found or "version" in found.lower():
         return (
-            f"cannot be read by Nsight {exporter.version.partition('-')[0]}, probably since a newer one wrote it; "
-            "use that version or newer, or give its export (nsys export --type sqlite) as the input"
+            f"cannot be read by Nsight {exporter.version.partition('-')[0]}, probably since a newer one wrote it or it "
+            "is damaged; use that version or newer, or give its export (nsys export --type sqlite) as the input"
         )
     return f"nsys export failed ({found}); try `nsys export` by hand"
 

@@ -16,6 +16,13 @@ from recipes.report import schema
 from recipes.report.schema import SourceColumn, SourceTable
 from recipes.report.sources import ParquetFolder, Source, SqliteFile
 
+#: Times in ns lie within this of zero, be that the session's start or 1970; any other is damage. Two of them can be
+#: subtracted.
+FARTHEST_NS = 1 << 61
+#: The first so many characters of a name are kept: the longest real ones have a few thousand, and names repeat in rows.
+LONGEST_NAME = 1 << 14
+_CUT = " [cut]"
+
 
 @dataclass(frozen=True)
 class Strings:
@@ -42,8 +49,8 @@ class Report:
         """The columns of a normalised table, all of them by default.
 
         Empty when the export has no such table; a column that it lacks is null. Integers are int64 (ids that
-        are unsigned in some exports wrap, as SQLite stores them), text is string, bytes are binary, text behind ids is
-        a dictionary array. PackError when the export is damaged.
+        are unsigned in some exports wrap, as SQLite stores them), times beyond FARTHEST_NS are null, text is string,
+        bytes are binary, text behind ids is a dictionary array. PackError when the export is damaged.
         """
         names = list(table.columns) if columns is None else list(columns)
         exported = self._exported(table)
@@ -69,10 +76,13 @@ class Report:
         found = {name: _present(table.columns[name], present)[:1] for name in columns}
         wanted = [name for names in found.values() for name in names]
         if not wanted:
-            yield self.read(table, columns)
+            yield pa.table({name: pa.nulls(self._source.rows(exported), pa.int64()) for name in columns})
             return
         for raw in self._source.batches(exported, wanted):
-            arrays = [_integers(raw[names[0]]) if names else pa.nulls(len(raw), pa.int64()) for names in found.values()]
+            arrays = [
+                _numbers(exported, table.columns[name], names[0], raw) if names else pa.nulls(len(raw), pa.int64())
+                for name, names in found.items()
+            ]
             yield pa.table(dict(zip(columns, arrays, strict=True)))
 
     def count(self, table: SourceTable) -> int:
@@ -96,7 +106,7 @@ class Report:
         rows = self.read(schema.STRINGS)
         ids = rows["id"].fill_null(-1).to_numpy()
         order = np.argsort(ids, kind="stable")
-        return Strings(ids[order], rows["value"].combine_chunks().take(pa.array(order)))
+        return Strings(ids[order], _shortened(rows["value"].combine_chunks()).take(pa.array(order)))
 
     def _exported(self, table: SourceTable) -> str | None:
         for name, required in table.exported:
@@ -108,28 +118,28 @@ class Report:
     def _column(self, exported: str, column: SourceColumn, names: list[str], raw: pa.Table) -> pa.Array:
         if not names:
             return pa.nulls(len(raw), _result_type(column))
+        if pa.types.is_integer(column.type):
+            return _numbers(exported, column, names[0], raw)
+        direct = [_bytes(exported, name, raw) for name in names if name in column.exported][:1]
         if column.type == pa.binary():
-            return raw[names[0]].combine_chunks().cast(pa.binary())
+            return direct[0].cast(pa.binary())
         if not column.ids:
-            return _integers(raw[names[0]]) if pa.types.is_integer(column.type) else _text(raw[names[0]])
-        direct = [name for name in names if name in column.exported]
+            return _text(direct[0])
         ids = [name for name in names if name in column.ids]
         resolved = self._resolve(exported, ids, raw) if ids else None
-        if not direct:
-            return resolved
-        return _coalesced(_text(raw[direct[0]]), resolved) if column.ids else _text(raw[direct[0]])
+        return _coalesced(_shortened(_text(direct[0])), resolved) if direct else resolved
 
     def _resolve(self, exported: str, ids: list[str], raw: pa.Table) -> pa.DictionaryArray:
         """The text behind the first of the id columns that has one, row by row."""
         # Few distinct ids stand in many rows: each is looked up once.
-        encoded = _integers(raw[ids[0]]).dictionary_encode()
+        encoded = _integers(exported, ids[0], raw).dictionary_encode()
         found = self.strings.positions(encoded.dictionary.to_numpy(zero_copy_only=False))
         if encoded.indices.null_count == 0 and (found >= 0).all():
             return self._named(encoded.indices, found)
         at = np.append(found, -1)[encoded.indices.fill_null(len(found)).to_numpy()]
         for name in ids[1:]:
             # Read only now: mostly the first column has a text in every row.
-            column = _integers(self._source.read(exported, [name], [])[name]).fill_null(-1).to_numpy()
+            column = _integers(exported, name, self._source.read(exported, [name], [])).fill_null(-1).to_numpy()
             missing = at < 0
             at[missing] = self.strings.positions(column[missing])
         encoded = pa.array(at).dictionary_encode()
@@ -211,23 +221,65 @@ def _coalesced(text: pa.Array, resolved: pa.DictionaryArray | None) -> pa.Dictio
     return pa.DictionaryArray.from_arrays(indices, merged.dictionary)
 
 
-def _integers(column: pa.ChunkedArray) -> pa.Array:
-    try:
-        if column.type == pa.uint64():
-            # Ids wrap as in SQLite; a view does that without a copy.
-            column = pa.chunked_array([chunk.view(pa.int64()) for chunk in column.chunks], pa.int64())
-        return column.cast(pa.int64(), safe=False).combine_chunks()
-    except pa.ArrowException:
-        raise PackError(f"a column of numbers holds {column.type}; export the report again") from None
+def _numbers(table: str, column: SourceColumn, name: str, raw: pa.Table) -> pa.Array:
+    """A column of numbers; a time that can be none is null."""
+    values = _integers(table, name, raw)
+    if not column.time or len(values) == values.null_count:
+        return values
+    span = pc.min_max(values)
+    if -FARTHEST_NS <= span["min"].as_py() and span["max"].as_py() <= FARTHEST_NS:
+        return values
+    near = pc.and_(pc.greater_equal(values, -FARTHEST_NS), pc.less_equal(values, FARTHEST_NS))
+    return pc.if_else(near, values, pa.scalar(None, pa.int64()))
 
 
-def _text(column: pa.ChunkedArray) -> pa.Array:
+def _integers(table: str, name: str, raw: pa.Table) -> pa.Array:
+    column = _plain(raw[name])
+    if not _is_number(column.type):
+        raise _wrong_type(table, name, raw, "whole numbers")
+    if column.type == pa.uint64():
+        # Ids wrap as in SQLite; a view does that without a copy.
+        column = pa.chunked_array([chunk.view(pa.int64()) for chunk in column.chunks], pa.int64())
+    return column.cast(pa.int64()).combine_chunks()
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind)
+
+
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The column without an encoding that Arrow remembers of the writer."""
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+
+
+def _wrong_type(table: str, name: str, raw: pa.Table, wanted: str) -> PackError:
+    return PackError(f"{table}.{name} holds {raw[name].type} instead of {wanted}; export the report again")
+
+
+def _bytes(table: str, name: str, raw: pa.Table) -> pa.Array:
+    """A column of text or bytes as it is, in one piece. PackError when it holds anything else."""
+    column = _plain(raw[name])
+    kinds = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary(), pa.null())
+    if column.type not in kinds:
+        raise _wrong_type(table, name, raw, "text")
+    whole = column.combine_chunks()
+    return whole if column.type == pa.string() else whole.cast(pa.binary())
+
+
+def _text(array: pa.Array) -> pa.Array:
     """Text as valid UTF-8: bytes that are not UTF-8 survive as \\xNN."""
-    array = column.combine_chunks()
     try:
-        text = array.cast(pa.string()) if array.type != pa.string() else array
+        text = array.cast(pa.string())
         text.validate(full=True)
         return text
     except pa.ArrowException:
         values = array.cast(pa.binary()).to_pylist()
         return pa.array([v if v is None else v.decode("utf-8", "backslashreplace") for v in values], pa.string())
+
+
+def _shortened(text: pa.Array) -> pa.Array:
+    """Names that repeat in rows, none of them enormous."""
+    if (pc.max(pc.binary_length(text)).as_py() or 0) <= LONGEST_NAME:
+        return text
+    cut = pc.binary_join_element_wise(pc.utf8_slice_codeunits(text, 0, LONGEST_NAME), _CUT, "")
+    return pc.if_else(pc.greater(pc.utf8_length(text), LONGEST_NAME), cut, text)

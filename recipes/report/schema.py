@@ -16,13 +16,14 @@ import pyarrow as pa
 class SourceColumn:
     """A column of a normalised table: its Arrow type and the names that exports use, first one found wins.
 
-    `text` columns hold text. With `ids`, the text is in StringIds and `exported` are columns of ids, tried in
+    `time` columns hold times. `text` columns hold text. With `ids`, the text is in StringIds and `exported` are columns of ids, tried in
     order row by row; the column then comes out as a dictionary array of strings.
     """
 
     type: pa.DataType
     exported: tuple[str, ...]
     ids: tuple[str, ...] = ()
+    time: bool = False
 
 
 @dataclass(frozen=True)
@@ -41,11 +42,15 @@ def _int(*names: str) -> SourceColumn:
     return SourceColumn(pa.int64(), names)
 
 
+def _time(name: str) -> SourceColumn:
+    return SourceColumn(pa.int64(), (name,), time=True)
+
+
 def _text(*names: str, ids: tuple[str, ...] = ()) -> SourceColumn:
     return SourceColumn(pa.string(), names, ids)
 
 
-_TIMES = {"start_ns": _int("start"), "end_ns": _int("end")}
+_TIMES = {"start_ns": _time("start"), "end_ns": _time("end")}
 _PLACE = {
     "device_id": _int("deviceId"),
     "context_id": _int("contextId"),
@@ -182,7 +187,7 @@ SESSION = SourceTable("session", {"utc_epoch_ns": _int("utcEpochNs")}, (("TARGET
 STRINGS = SourceTable("strings", {"id": _int("id"), "value": _text("value")}, (("StringIds", ()),))
 DIAGNOSTICS = SourceTable(
     "diagnostics",
-    {"timestamp_ns": _int("timestamp"), "severity": _int("severity"), "text": _text("text")},
+    {"timestamp_ns": _time("timestamp"), "severity": _int("severity"), "text": _text("text")},
     (("DIAGNOSTIC_EVENT", ()),),
 )
 

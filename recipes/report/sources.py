@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+from array import array
 from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import chain, islice
@@ -131,23 +132,24 @@ class SqliteFile:
                 return connection.execute(query).fetchall()
             finally:
                 connection.close()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeError) as error:
+            # SQLite's own message may quote what is not text.
             raise _damaged(self.path, error) from None
 
     @cache
     def tables(self) -> frozenset[str]:
         rows = self._rows("SELECT name FROM sqlite_master WHERE type = 'table'")
-        return frozenset(name.decode() for (name,) in rows)
+        return frozenset(_name(name) for (name,) in rows)
 
     @cache
     def columns(self, table: str) -> frozenset[str]:
         if table not in self.tables():
             return frozenset()
-        return frozenset(row[1].decode() for row in self._rows(f"PRAGMA table_info({_quoted(table)})"))
+        return frozenset(_name(row[1]) for row in self._rows(f"PRAGMA table_info({_quoted(table)})"))
 
     @cache
     def rows(self, table: str) -> int:
-        ((count,),) = self._rows(f"SELECT count(*) FROM {_quoted(table)}")
+        ((count,),) = self._rows(f"SELECT count(*) FROM {_quoted(table)} NOT INDEXED")
         return count
 
     def read(self, table: str, integers: Sequence[str], texts: Sequence[str]) -> pa.Table:
@@ -166,10 +168,14 @@ class SqliteFile:
         try:
             with contextlib.closing(self._connect()) as connection:
                 rows = connection.execute(f"SELECT {wanted} FROM {_quoted(table)} NOT INDEXED")
-                while len(flat := np.fromiter(chain.from_iterable(islice(rows, _BATCH_ROWS)), dtype=np.int64)):
-                    values = flat.reshape(-1, len(integers))
+                # Not np.fromiter: it makes whole numbers of doubles and of texts without a word.
+                while len(flat := array("q", chain.from_iterable(islice(rows, _BATCH_ROWS)))):
+                    values = np.frombuffer(flat, dtype=np.int64).reshape(-1, len(integers))
                     yield pa.table({n: _with_nulls(values[:, i], self._NULL) for i, n in enumerate(integers)})
-        except (sqlite3.Error, ValueError, TypeError, OverflowError) as error:
+        except TypeError:
+            wrong = ValueError(f"one of {', '.join(integers)} in {table} holds other than whole numbers")
+            raise _damaged(self.path, wrong) from None
+        except (sqlite3.Error, ValueError, OverflowError) as error:
             raise _damaged(self.path, error) from None
 
 
@@ -177,6 +183,11 @@ def _with_nulls(values: np.ndarray, null: int) -> pa.Array:
     values = np.ascontiguousarray(values)
     missing = values == null
     return pa.array(values, mask=missing if missing.any() else None)
+
+
+def _name(raw: bytes) -> str:
+    # One that is not UTF-8 is none of ours.
+    return raw.decode("utf-8", "backslashreplace")
 
 
 def _quoted(name: str) -> str:
