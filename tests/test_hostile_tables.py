@@ -165,7 +165,7 @@ def test_kernel_that_lies_years_away_is_left_out_and_told(time, tmp_path):
     path = on_disk(kernels(*times), tmp_path)
     assert read_gpu_work(open_export(path)).end_ns.tolist() == [9, 20, 40]
     result = run_recipe(FAMILIES, [path], tmp_path / "out")
-    assert "1 of 4 GPU records had no usable times" in result.tables["files"][0]["message"]
+    assert "GPU records without usable times were left out (1 of 4 records)" in result.tables["files"][0]["message"]
 
 
 def test_clock_that_counts_from_1970_changes_nothing(tmp_path):
