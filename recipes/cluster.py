@@ -120,6 +120,7 @@ def _caller(name: str, folder: str) -> Any:
 
     def call(task: bytes) -> bytes:
         import os
+        import signal
         import subprocess
         import sys
         import tempfile
@@ -146,7 +147,7 @@ def _caller(name: str, folder: str) -> Any:
             last = (said.read().decode(errors="replace").strip().splitlines() or ["without a word"])[-1]
         if status == 0:
             return outcome
-        reason = f"was killed by signal {-status}, mostly for lack of memory" if status < 0 else f"failed: {last}"
+        reason = "was killed, mostly for lack of memory" if status == -signal.SIGKILL else f"failed: {last}"
         raise RuntimeError(f"its process on {os.uname().nodename} ({sys.executable}) {reason}")
 
     return call

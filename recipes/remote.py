@@ -27,7 +27,9 @@ def main() -> None:
 
 
 def _end_with_worker() -> None:
-    sys.stdin.buffer.read()
+    # Not through sys.stdin, whose lock would be held when this process ends.
+    while os.read(0, 1):
+        pass
     os._exit(1)
 
 

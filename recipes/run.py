@@ -31,7 +31,8 @@ from recipes.outputs import choose_folder, output_folder, write_outputs
 from recipes.pack import ROOT
 from recipes.phases import load_phase_rules
 from recipes.report.facts import read_facts
-from recipes.report.inputs import REPORT_SUFFIXES, Input, find_inputs, open_input, shown
+from recipes.report.inputs import Input, find_inputs, open_input, shown
+from recipes.report.search import REPORT_SUFFIXES
 from recipes.spill import Spill, spill_in
 from recipes.tables import FILES, Table
 from recipes.terminal import Progress, plain, progress
