@@ -39,9 +39,7 @@ CAPTURES = Table(
         Column("whole_steps", "int64", "those that are complete, on every device that they ran on"),
         Column("launches", "int64", "launch calls, those into the capture of a graph left out"),
         Column("recorded_launches", "int64", "those of them whose work is in the report"),
-        Column(
-            "overhead_share", "double", "share of the window in which the profiler worked, up to the last launch"
-        ),
+        Column("overhead_share", "double", "share of the window in which the profiler worked, up to the last launch"),
     ),
     sort=_BY_REPORT,
 )

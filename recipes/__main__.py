@@ -6,7 +6,6 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from concurrent.futures.process import BrokenProcessPool
 
 from recipes import __version__
 from recipes.errors import PackError
@@ -25,11 +24,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return args.command(args)
     except (PackError, argparse.ArgumentTypeError) as error:
         print(f"ERROR: {_one_line(str(error))}", file=sys.stderr)
-        return 1
-    except BrokenProcessPool:
-        print(
-            "ERROR: a worker process ended without a word, mostly for lack of memory; use --mode none", file=sys.stderr
-        )
         return 1
     except BrokenPipeError:
         # Whoever read our output has gone; nothing more can be said to them.

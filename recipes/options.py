@@ -23,8 +23,9 @@ def add_common_options(add: Add) -> None:
         required=True,
         nargs="+",
         metavar="PATH",
-        help="Reports (.nsys-rep), exports of them (.sqlite, _pqtdir), or directories with any of these.\n"
-        "DIR:n takes the first n of a directory",
+        help="Reports (.nsys-rep), exports of them (.sqlite, _pqtdir), or directories, searched with all below them.\n"
+        "DIR:n takes the first n of a directory, 'run/**/*.nsys-rep' in quotes what matches,\n"
+        "@FILE the paths in the lines of a text file",
     )
     add(
         "--output",

@@ -1,7 +1,8 @@
 """One run of a recipe over any number of reports: the same under Nsight and without it.
 
 A recipe is a module `<recipe>/analysis.py` (see `Recipe`). Each report is analysed by itself, possibly in another
-process (`analyse_report`); the results are joined, written and summed up here (`run`).
+process (`analyse_report`), which puts its tables on disk; they are joined, written and summed up here (`run`), mapped
+into memory, in an order that has nothing to do with which report was done first.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import argparse
 import importlib
 import json
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -30,9 +31,11 @@ from recipes.outputs import choose_folder, output_folder, write_outputs
 from recipes.pack import ROOT
 from recipes.phases import load_phase_rules
 from recipes.report.facts import read_facts
-from recipes.report.inputs import REPORT_SUFFIXES, Input, find_inputs, open_input, shown
+from recipes.report.inputs import Input, find_inputs, open_input, shown
+from recipes.report.search import REPORT_SUFFIXES
+from recipes.spill import Spill, spill_in
 from recipes.tables import FILES, Table
-from recipes.terminal import plain, progress
+from recipes.terminal import Progress, plain, progress
 from recipes.units import format_count
 
 
@@ -68,10 +71,14 @@ class Recipe(Protocol):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one report: its tables (none when it could not be read) and its row of FILES."""
+    """What came of one report: its row of FILES, and those of its tables that are not on disk.
 
-    tables: dict[str, pa.Table]
+    `number` is its place among the inputs, from 1.
+    """
+
+    number: int
     file: dict[str, Any]
+    tables: dict[str, pa.Table] = field(default_factory=dict)
     #: How the steps were found and what they cover, in words; empty without GPU work.
     steps: str = ""
 
@@ -90,12 +97,17 @@ class Task:
     exporter: Exporter | None
     #: The rank that the user gives this report.
     rank: int | None = None
+    #: Where its tables go; None for a single report, whose tables stay in memory.
+    spill: Spill | None = None
 
 
-#: Applies a function to each task, in any processes, and returns the results in order.
-MapTasks = Callable[[Callable[[Task], Outcome], Sequence[Task]], list[Outcome]]
+#: Applies a function to each task, in any processes, and gives the results as they come. A second function makes the
+#: result of a task that has none, for a reason in words.
+MapTasks = Callable[[Callable[[Task], Outcome], Callable[[Task, str], Outcome], Sequence[Task]], Iterable[Outcome]]
 
 
+UNREADABLE = "unreadable"
+_BY_REPORT = (("report", "ascending"),)
 #: So many reports with findings are named in the printed quality line.
 _SHOWN_FINDINGS = 5
 
@@ -136,11 +148,14 @@ def run(
         warn(plain(warning))
     inputs = find_inputs(args.input)
     _check_rank_map(args.rank_map, inputs)
-    with output_folder(folder, force=args.force_overwrite) as output:
-        outcomes = map_tasks(analyse_report, _tasks(recipe, inputs, args, settings, find_exporter))
-        progress("")
-        _report_unreadable(outcomes, warn, strict=args.strict)
-        tables = {table: table.sorted(_joined(table, outcomes)) for table in recipe.TABLES}
+    with (
+        output_folder(folder, force=args.force_overwrite) as output,
+        spill_in(output.part, wanted=len(inputs) > 1) as spill,
+    ):
+        tasks = _tasks(recipe, inputs, args, settings, find_exporter, spill)
+        arriving = map_tasks(analyse_report, lost_report, tasks)
+        outcomes = _collect(arriving, len(tasks), spill, warn, strict=args.strict)
+        tables = {table: _joined(table, outcomes, spill) for table in recipe.TABLES}
         tables[FILES] = FILES.sorted(FILES.build({name: [o.file[name] for o in outcomes] for name in FILES.names}))
         by_name = {table.name: rows for table, rows in tables.items()}
         if recipe.COMBINED:
@@ -181,6 +196,7 @@ def _tasks(
     args: argparse.Namespace,
     settings: Any,
     find_exporter: Callable[[], Exporter | None],
+    spill: Spill | None,
 ) -> list[Task]:
     reports = any(item.path.name.endswith(REPORT_SUFFIXES) and not item.problem for item in inputs)
     exporter = find_exporter() if reports else None
@@ -195,22 +211,64 @@ def _tasks(
             args.phases,
             exporter,
             args.rank_map.get(item.label),
+            spill,
         )
         for number, item in enumerate(inputs, 1)
     ]
+
+
+def _collect(
+    arriving: Iterable[Outcome], count: int, spill: Spill | None, warn: Callable[[str], None], *, strict: bool
+) -> list[Outcome]:
+    """The outcomes in the order of the inputs. A report that failed is told at once, in one line.
+
+    PackError when all failed or, if strict, one did.
+    """
+    outcomes: list[Outcome] = []
+    failures, told = [], 0
+    shown = Progress(count)
+    if count > 1:
+        shown.show(0, 0)
+    for outcome in arriving:
+        if spill and outcome.tables:
+            outcome = replace(outcome, tables=spill.keep(outcome.number, outcome.tables))
+        outcomes.append(outcome)
+        if outcome.file["status"] == UNREADABLE:
+            failures.append(outcome.file["message"])
+        # The last one waits as long as it may be the error that the run ends with.
+        may_fail = strict or len(failures) == len(outcomes)
+        for message in failures[told : len(failures) - may_fail]:
+            progress("")
+            warn(plain(message))
+            told += 1
+        if count > 1:
+            shown.show(len(outcomes), len(failures))
+    progress("")
+    if failures and (strict or len(failures) == count):
+        raise PackError(failures[-1])
+    return sorted(outcomes, key=lambda outcome: outcome.number)
+
+
+def lost_report(task: Task, reason: str) -> Outcome:
+    """What becomes of a report whose worker gave no answer, for a reason in words."""
+    return _unreadable(task, f"{task.item.path}: {reason}")
 
 
 def analyse_report(task: Task) -> Outcome:
     """Analyses one report. Whatever is wrong with it becomes its status, never an exception."""
     label = task.item.label
     share_heap()
+    # What the report before left behind, in a worker that has done others.
+    return_freed()
 
     def announce(text: str) -> None:
-        progress(f"[{task.number}/{task.count}] {text}")
+        # Of many reports the run itself tells how many are done.
+        if task.count == 1:
+            progress(f"[{task.number}/{task.count}] {text}")
 
     announce(f"reading {label}")
     try:
-        return _analyse(task, announce)
+        return _finished(task, *_analyse(task, announce))
     except PackError as error:
         # What is found deep inside does not know which report it is in.
         message = str(error) if str(task.item.path) in str(error) else f"{task.item.path}: {error}"
@@ -223,10 +281,30 @@ def analyse_report(task: Task) -> Outcome:
             f"{task.item.path}: unexpected {type(error).__name__} ({' '.join(str(error).split())}); please report it "
             "with the output of NSYS_LLM_RECIPES_DEBUG=1"
         )
-    return Outcome({}, _file_row(task, quality="bad", status="unreadable", message=message))
+    return _unreadable(task, message)
 
 
-def _analyse(task: Task, announce: Callable[[str], None]) -> Outcome:
+def _unreadable(task: Task, message: str) -> Outcome:
+    return Outcome(task.number, _file_row(task, quality="bad", status=UNREADABLE, message=message))
+
+
+def _finished(task: Task, tables: dict[str, pa.Table], file: dict[str, Any], steps: str) -> Outcome:
+    """The tables as they are written, report and rank in front and in order, put on disk if they are to."""
+    declared = {table.name: table for table in load_recipe(task.recipe).TABLES}
+    made = {name: declared[name].sorted(_of_run(declared[name], rows, file)) for name, rows in tables.items()}
+    return Outcome(task.number, file, task.spill.keep(task.number, made) if task.spill else made, steps)
+
+
+def _of_run(table: Table, rows: pa.Table, file: dict[str, Any]) -> pa.Table:
+    keys = {
+        "report": pa.repeat(pa.scalar(file["report"], pa.string()), len(rows)).dictionary_encode(),
+        "rank": pa.repeat(pa.scalar(file["rank"], pa.int64()), len(rows)),
+    }
+    return table.build({**keys, **{name: rows[name] for name in rows.column_names}})
+
+
+def _analyse(task: Task, announce: Callable[[str], None]) -> tuple[dict[str, pa.Table], dict[str, Any], str]:
+    """The recipe's tables of the report, its row of FILES, and how its steps were found."""
     report, remark = open_input(task.item, task.exporter, announce)
     announce(f"analysing {task.item.label}")
     facts = read_facts(report, task.item.label)
@@ -257,7 +335,7 @@ def _analyse(task: Task, announce: Callable[[str], None]) -> Outcome:
         status=verdict.status,
         message="; ".join(text for text in (verdict.message, *remarks, remark) if text),
     )
-    return Outcome(tables, row, capture.coverage())
+    return tables, row, capture.coverage()
 
 
 def _file_row(task: Task, **known: Any) -> dict[str, Any]:
@@ -265,33 +343,23 @@ def _file_row(task: Task, **known: Any) -> dict[str, Any]:
     return {**dict.fromkeys(FILES.names), "report": task.item.label, "path": path, **known}
 
 
-def _joined(table: Table, outcomes: list[Outcome]) -> pa.Table:
-    """One table of all reports, with the columns report and rank in front."""
+def _joined(table: Table, outcomes: list[Outcome], spill: Spill | None) -> pa.Table:
+    """One table of all reports, in its order; what is on disk stays there."""
     parts = [table.empty()]
-    for outcome in outcomes:
+    # Reports are in order each, and so are all when their names are.
+    for outcome in sorted(outcomes, key=lambda outcome: outcome.file["report"]):
         rows = outcome.tables.get(table.name)
+        if rows is None and spill is not None:
+            rows = spill.read(outcome.number, table.name)
         if rows is not None:
-            keys = {
-                "report": pa.repeat(pa.scalar(outcome.file["report"], pa.string()), len(rows)).dictionary_encode(),
-                "rank": pa.repeat(pa.scalar(outcome.file["rank"], pa.int64()), len(rows)),
-            }
-            parts.append(table.build({**keys, **{name: rows[name] for name in rows.column_names}}))
-    return pa.concat_tables(parts)
-
-
-def _report_unreadable(outcomes: list[Outcome], warn: Callable[[str], None], *, strict: bool) -> None:
-    unreadable = [outcome.file["message"] for outcome in outcomes if outcome.file["status"] == "unreadable"]
-    failed = bool(unreadable) and (strict or len(unreadable) == len(outcomes))
-    # The last one is the error itself when the run ends here.
-    for message in unreadable[:-1] if failed else unreadable:
-        warn(plain(message))
-    if failed:
-        raise PackError(unreadable[-1])
+            parts.append(rows)
+    joined = pa.concat_tables(parts)
+    return joined if table.sort[:1] == _BY_REPORT else table.sorted(joined)
 
 
 def _quality_line(outcomes: list[Outcome]) -> str:
     """`quality: ok` with what was read, or what limits the reports, worst first."""
-    rows = [outcome.file for outcome in outcomes if outcome.file["status"] != "unreadable"]
+    rows = [outcome.file for outcome in outcomes if outcome.file["status"] != UNREADABLE]
     unreadable = len(outcomes) - len(rows)
     levels = ["bad", "warn", "ok"]
     worst = min([row["quality"] for row in rows] + ["warn"] * bool(unreadable), key=levels.index)

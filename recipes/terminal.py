@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 import unicodedata
 from pathlib import Path
 
@@ -52,3 +53,27 @@ def progress(text: str) -> None:
     elif _TERMINAL in os.environ:
         with contextlib.suppress(OSError), Path(os.environ[_TERMINAL]).open("w") as terminal:
             terminal.write(line)
+
+
+class Progress:
+    """How far a run of many reports is."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._started = time.monotonic()
+
+    def show(self, done: int, failed: int) -> None:
+        """Shows the reports done and failed, and the time left, as `progress` does."""
+        progress(progress_text(done, failed, self._count, time.monotonic() - self._started))
+
+
+def progress_text(done: int, failed: int, count: int, seconds: float) -> str:
+    """`12 of 200 reports done, 1 failed, about 3 min left`, so many seconds after the start."""
+    text = f"{done} of {count} reports done" + (f", {failed} failed" if failed else "")
+    if not 0 < done < count:
+        return text
+    left = seconds / done * (count - done)
+    for unit, length in (("h", 3600), ("min", 60)):
+        if left >= 1.5 * length:
+            return f"{text}, about {left / length:.0f} {unit} left"
+    return f"{text}, about {left:.0f} s left"

@@ -273,7 +273,9 @@ def _unclosed(made: _Builder) -> None:
 
 
 def _big_ids(made: _Builder) -> None:
-    ids = tuple({name for names in COLUMNS.values() for name in names if name.endswith(("Id", "id", "Pid", "Tid"))} - TEXTS)
+    ids = tuple(
+        {name for names in COLUMNS.values() for name in names if name.endswith(("Id", "id", "Pid", "Tid"))} - TEXTS
+    )
     for column, row, _ in _cells(made, columns=ids):
         column[row] = made.random.choice(HUGE)
 

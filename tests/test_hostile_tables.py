@@ -143,7 +143,12 @@ def test_types_of_columns_are_taken_or_told(name, tmp_path):
 def kernels(*times: tuple[int | None, int | None], export: Export | None = None) -> Export:
     """An export (a plain one unless given) with these kernels and no other GPU work, each with a launch at 0."""
     made = export or plain_export()
-    for table in ("CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", KERNEL):
+    for table in (
+        "CUPTI_ACTIVITY_KIND_MEMCPY",
+        "CUPTI_ACTIVITY_KIND_MEMSET",
+        "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
+        KERNEL,
+    ):
         made[table] = {name: [] for name in made[table]}
     rows = {"start": [start for start, _ in times], "end": [end for _, end in times], "deviceId": 0, "contextId": 1,
             "streamId": 7, "correlationId": 1, "globalPid": global_pid(0), "demangledName": 1, "shortName": 1}  # fmt: skip
@@ -176,7 +181,9 @@ def test_clock_that_counts_from_1970_changes_nothing(tmp_path):
         export = build(Shape(seed=5, threads=16, steps=9, operations=9, origin=begin))
         path = write_sqlite(export, tmp_path / f"{name}.sqlite")
         tables = run_recipe(IDLE, [path], tmp_path / name).tables
-        found.append([{key: row[key] for key in row if key not in ("report", "start_ns")} for row in tables["step_idle"]])
+        found.append(
+            [{key: row[key] for key in row if key not in ("report", "start_ns")} for row in tables["step_idle"]]
+        )
     assert found[0] == found[1]
     assert any(row["sync_ns"] or row["host_ns"] for row in found[0])
 

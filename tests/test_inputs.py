@@ -79,11 +79,127 @@ def test_problem_is_told_and_stops_nothing(path, expected, folder):
         open_input(bad, None, print)
 
 
-def test_reports_one_level_down_are_pointed_at(tmp_path):
-    (tmp_path / "rank0").mkdir()
-    (tmp_path / "rank0" / "x.nsys-rep").write_text("")
-    (problem,) = find_inputs([str(tmp_path)])
-    assert problem.problem.endswith(f"give {tmp_path / 'rank0'}")
+def tree(folder, *names):
+    """Empty files of these names below a folder; those that end in _pqtdir are folders with a table in them."""
+    for name in names:
+        path = folder / name
+        (path if name.endswith("_pqtdir") else path.parent).mkdir(parents=True, exist_ok=True)
+        (path / "META_DATA_EXPORT.parquet" if name.endswith("_pqtdir") else path).write_text("")
+
+
+def found(*paths):
+    """The inputs, as paths from the current folder."""
+    return [os.path.relpath(item.path) for item in find_inputs(paths)]
+
+
+@pytest.fixture
+def run_folder(tmp_path, monkeypatch):
+    """A current folder with a run in it: nested reports, exports beside them and alone, and what is none of these."""
+    tree(
+        tmp_path / "run", "b.nsys-rep", "node0/rank0/r.nsys-rep", "node0/rank0/r.sqlite", "node0/rank0/r_pqtdir",
+        "node0/rank1/r.nsys-rep", "node1/rank2/r_pqtdir", "node1/rank2/r.sqlite", "node1/alone_pqtdir",
+        ".hidden/h.nsys-rep", "out/families.parquet", "out/out.nsys-analysis", "notes.txt",
+    )  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "run"
+
+
+ALL = [
+    "run/b.nsys-rep", "run/node0/rank0/r.nsys-rep", "run/node0/rank1/r.nsys-rep", "run/node1/alone_pqtdir",
+    "run/node1/rank2/r.sqlite",
+]  # fmt: skip
+
+
+def test_folder_is_searched_with_all_below_it(run_folder):
+    assert found("run") == ALL
+    assert found("run:2") == ALL[:2]
+    assert [item.label for item in find_inputs(["run"])] == ["b", "rank0/r", "rank1/r", "alone", "rank2/r"]
+
+
+def test_links_are_followed_and_loops_end(run_folder, tmp_path):
+    (run_folder / "node0" / "up").symlink_to(run_folder)
+    (run_folder / "again").symlink_to(run_folder / "node0")
+    tree(tmp_path / "far", "f.nsys-rep")
+    (run_folder / "far").symlink_to(tmp_path / "far")
+    assert [os.path.realpath(path) for path in found("run")] == [
+        os.path.realpath(path) for path in ["run/again/rank0/r.nsys-rep", "run/again/rank1/r.nsys-rep",
+                                            "run/b.nsys-rep", "far/f.nsys-rep", *ALL[3:]]
+    ]  # fmt: skip
+
+
+def test_own_cache_inside_the_folder_is_no_input(run_folder, monkeypatch):
+    tree(run_folder / "cache" / "exports", "0123_pqtdir")
+    monkeypatch.setenv("NSYS_LLM_RECIPES_CACHE", str(run_folder / "cache"))
+    assert found("run") == ALL
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("run/**/*.nsys-rep", ALL[:3]),
+        ("run/**/*.nsys-rep:2", ALL[:2]),
+        ("run/**/rank[01]/*.nsys-rep", ALL[1:3]),
+        ("run/*/rank0/*.nsys-rep", ALL[1:2]),
+        # An export is chosen by its ending, and is no second input beside its report.
+        ("run/**/*.sqlite", ["run/node0/rank0/r.sqlite", "run/node1/rank2/r.sqlite"]),
+        ("run/**/r*", [*ALL[1:3], ALL[4]]),
+        # A folder that matches stands for all in it.
+        ("run/node?", ALL[1:]),
+        ("run/**", ALL),
+        ("**/b.nsys-rep", ALL[:1]),
+    ],
+)
+def test_pattern_in_quotes(pattern, expected, run_folder):
+    assert found(pattern) == expected
+
+
+def test_name_with_the_signs_of_a_pattern_is_a_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tree(tmp_path, "a[0].nsys-rep", "a0.nsys-rep")
+    assert found("a[0].nsys-rep") == ["a[0].nsys-rep"]
+
+
+def test_list_of_paths(run_folder, tmp_path):
+    (tmp_path / "list.txt").write_text("# ranks\n\nrun/b.nsys-rep\nrun/node0/*/r.nsys-rep\nrun/node1:1\nnone.sqlite\n")
+    assert found("@list.txt") == [*ALL[:4], "none.sqlite"]
+    assert [item.problem for item in find_inputs(["@list.txt"]) if item.problem] == [
+        "none.sqlite does not exist; check the path"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("@none.txt", "cannot be read"),
+        ("@run", "cannot be read"),
+        ("@run/notes.txt", "names no report"),
+        ("run/**/*.qdrep", "matches no reports"),
+        ("bad\0name", "null byte"),
+    ],
+)
+def test_problem_of_a_pattern_or_list_is_told(text, expected, run_folder):
+    (problem,) = find_inputs([text])
+    assert expected in problem.problem
+
+
+def test_folder_that_cannot_be_read_is_told(run_folder, monkeypatch):
+    import errno
+    from pathlib import Path
+
+    listed = Path.iterdir
+
+    def refuse(path):
+        # As for another user: root may read everything.
+        if path.name == "rank0":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return listed(path)
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    inputs = find_inputs(["run"])
+    assert [item.problem for item in inputs if item.problem] == [
+        "run/node0/rank0: Permission denied; check its permissions"
+    ]
+    assert len(inputs) == len(ALL)
 
 
 def test_name_that_is_not_utf8_gets_a_label(tmp_path):

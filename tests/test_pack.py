@@ -19,7 +19,21 @@ SOURCES = sorted([*ROOT.glob("recipes/**/*.py"), *ROOT.glob("llm_*/*.py")])
 
 # From the bottom up; a module imports from its own layer or those above it in this list.
 LAYERS = (
-    ("errors", "__init__", "units", "text_table", "terminal", "intervals", "cache_folder", "pack", "memory"),
+    (
+        "errors",
+        "__init__",
+        "units",
+        "text_table",
+        "terminal",
+        "intervals",
+        "cache_folder",
+        "pack",
+        "memory",
+        "workers",
+        "spill",
+    ),
+    ("cluster",),
+    ("modes",),
     ("tables", "hardware", "rule_index", "rule_file", "families", "notebook", "model_config"),
     ("report", "nsight", "advice"),
     ("devices", "phases", "timeline"),
@@ -32,7 +46,7 @@ LAYERS = (
     ("checks",),
     ("quality", "options", "outputs"),
     ("run",),
-    ("local", "classify", "check", "install", "capture_command"),
+    ("local", "remote", "classify", "check", "install", "capture_command"),
     ("__main__",),
 )
 # The one module that stands above the runner though it lies in nsight/: it is the framework's side of it.

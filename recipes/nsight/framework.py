@@ -1,7 +1,7 @@
 """A recipe of the pack inside Nsight's own framework. Import it only where `nsys_recipe` is there.
 
-Of the framework only what every version has is used: Recipe, ArgumentParser.add_recipe_argument, the context's map
-and wait, and the two exceptions that end a run with one line. See `tests/test_with_nsys.py` for the versions tested.
+Of the framework only what every version has is used: Recipe, ArgumentParser.add_recipe_argument, the context's mode,
+map and wait, and the exception that ends a run with one line. See `tests/test_with_nsys.py` for the versions tested.
 """
 
 from __future__ import annotations
@@ -9,17 +9,19 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 from nsys_recipe.lib import exceptions, nsys_path, recipe
 from nsys_recipe.log import logger
 
+from recipes.cluster import on_cluster
 from recipes.errors import PackError
+from recipes.modes import concurrently
 from recipes.nsight.export import Exporter
 from recipes.nsight.locate import read_installation
-from recipes.run import add_options, load_recipe, run
+from recipes.run import MapTasks, add_options, load_recipe, run
 from recipes.terminal import use_terminal_of
+from recipes.workers import one_by_one
 
 
 class LlmRecipe(recipe.Recipe):
@@ -36,15 +38,12 @@ class LlmRecipe(recipe.Recipe):
     def run(self, context) -> None:
         super().run(context)
 
-        def map_tasks(function, tasks):
-            return context.wait(context.map(function, tasks))
-
         use_terminal_of(os.getppid())
         try:
             self._folder = run(
                 load_recipe(self.get_recipe_name()),
                 self._parsed_args,
-                map_tasks=map_tasks,
+                map_tasks=_map_tasks(context),
                 find_exporter=_own_exporter,
                 # nsys shows what a recipe writes to its standard output, and nothing of its standard error.
                 warn=logger.warning,
@@ -52,11 +51,6 @@ class LlmRecipe(recipe.Recipe):
             )
         except (PackError, argparse.ArgumentTypeError) as error:
             raise exceptions.ValueError(str(error)) from None
-        except BrokenProcessPool:
-            raise exceptions.ValueError(
-                "a worker process ended without a word, mostly for lack of memory; use --mode none, or set "
-                "NSYS_CONCURRENT_MAX_WORKERS to fewer workers"
-            ) from None
 
     @classmethod
     def get_argument_parser(cls) -> argparse.ArgumentParser:
@@ -69,6 +63,23 @@ class LlmRecipe(recipe.Recipe):
 
         add_options(load_recipe(cls.get_recipe_name()), add)
         return parser
+
+
+def _map_tasks(context) -> MapTasks:
+    """The mode that the context is for. Its map gives all results at once, and none when a process dies: ours does
+    better with the same settings, and on the context's own Dask cluster."""
+    mode = getattr(getattr(context, "mode", None), "name", "")
+    if mode == "DASK_FUTURES":
+        return _on_its_cluster
+    known = {"NONE": one_by_one, "CONCURRENT": concurrently}
+    return known.get(mode) or (lambda function, lost, tasks: context.wait(context.map(function, tasks)))
+
+
+def _on_its_cluster(function, lost, tasks):
+    from distributed import get_client
+
+    # The context has made it Dask's default.
+    return on_cluster(get_client(), lost, tasks)
 
 
 def _own_exporter() -> Exporter:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -11,9 +12,15 @@ from pathlib import Path
 from recipes.errors import PackError
 from recipes.nsight.export import Exporter, export
 from recipes.report.report import Report, open_export
-
-REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
-_EXPORT_SUFFIXES = (".sqlite", "_pqtdir")
+from recipes.report.search import (
+    EXPORT_SUFFIXES,
+    REPORT_SUFFIXES,
+    Found,
+    below,
+    is_export_folder,
+    is_report,
+    matching,
+)
 
 
 @dataclass(frozen=True)
@@ -31,7 +38,9 @@ class Input:
 
 
 def find_inputs(paths: Sequence[str]) -> list[Input]:
-    """The inputs that files, folders and `folder:n` (its first n reports) stand for, each report once.
+    """The inputs that files, folders, patterns and lists stand for, each report once.
+
+    A folder or a pattern stands for all reports below, `folder:n` for the first n; `@file` for the paths in its lines.
 
     A path with nothing to read becomes an input with a problem, so that the others are still analysed.
     """
@@ -73,22 +82,45 @@ def open_input(item: Input, exporter: Exporter | None, announce: Callable[[str],
 
 
 def _expand(text: str) -> Iterable[Input]:
+    if text.startswith("@") and not os.path.lexists(text):
+        return _in_list(Path(text[1:]))
+    return _of_path(text)
+
+
+def _in_list(path: Path) -> Iterable[Input]:
+    """What the lines of a text file stand for."""
+    try:
+        text = path.read_text(encoding="utf-8-sig", errors="surrogateescape")
+    except OSError as error:
+        return [_problem(path, f"@{path}: the list cannot be read ({error.strerror or error}); check the path")]
+    lines = [line.strip() for line in text.splitlines()]
+    named = [line for line in lines if line and not line.startswith("#")]
+    if not named:
+        return [_problem(path, f"@{path}: the list names no report; write one path a line")]
+    return [item for line in named for item in _of_path(line)]
+
+
+def _of_path(text: str) -> Iterable[Input]:
     path, limit = _split_limit(text)
     try:
         path.stat()
     except FileNotFoundError:
         pass
-    except OSError as error:
-        return [_problem(path, f"{text[:60]}: {error.strerror or error}; check the path")]
+    except (OSError, ValueError) as error:
+        # A list may hold anything, a null byte too.
+        reason = getattr(error, "strerror", None) or error
+        return [_problem(Path(text.replace("\0", "")), f"{text[:60]}: {reason}; check the path")]
     if limit == 0:
         return [_problem(path, f"{text}: no report is asked for; give a number from 1 behind the colon")]
-    if limit is not None and not path.is_dir():
-        return [_problem(path, f"{path} is no folder, so :{limit} means nothing; give a folder or leave :{limit} away")]
     if not path.exists():
+        if glob.has_magic(str(path)):
+            return _inputs(path, matching(str(path)), limit, "matches")
         return [_problem(path, f"{path} does not exist; check the path")]
-    if path.is_dir() and not _is_export_folder(path):
-        return _in_folder(path, limit)
-    if path.is_dir() or path.name.endswith((*REPORT_SUFFIXES, ".sqlite")):
+    if path.is_dir() and not is_export_folder(path):
+        return _inputs(path, below(path), limit, "holds")
+    if limit is not None:
+        return [_problem(path, f"{path} is no folder, so :{limit} means nothing; give a folder or leave :{limit} away")]
+    if is_report(path):
         return [Input(path, "", _export_beside(path))]
     return [_problem(path, f"{path} is no report; give .nsys-rep, .qdrep, .sqlite or _pqtdir, or a folder of them")]
 
@@ -101,42 +133,45 @@ def _split_limit(text: str) -> tuple[Path, int | None]:
     return Path(text), None
 
 
-def _in_folder(folder: Path, limit: int | None) -> Iterable[Input]:
-    try:
-        entries = sorted(folder.iterdir())
-    except OSError as error:
-        return [_problem(folder, f"{folder}: {error.strerror or error}; check its permissions")]
-    reports = [entry for entry in entries if entry.name.endswith(REPORT_SUFFIXES)]
-    covered = {_stem(report) for report in reports}
-    sqlite = [e for e in entries if e.name.endswith(".sqlite") and _stem(e) not in covered]
-    covered |= {_stem(entry) for entry in sqlite}
-    parquet = [e for e in entries if e.is_dir() and _is_export_folder(e) and _stem(e) not in covered]
-    inputs = [Input(path, "", _export_beside(path)) for path in sorted(reports + sqlite + parquet)]
-    if not inputs:
-        return [_problem(folder, _nothing_in(folder))]
-    return inputs[:limit]
+def _inputs(place: Path, found: Iterable[Found], limit: int | None, verb: str) -> Iterable[Input]:
+    """The first of what was found, in order; an export of a report that is there too is no input of its own."""
+    problems = []
+    paths = []
+    for one in found:
+        if one.problem:
+            problems.append(_problem(one.path, one.problem))
+        else:
+            paths.append(one.path)
+    inputs = [Input(path, "", _export_beside(path)) for path in _without_doubles(paths)[:limit]]
+    if not inputs and not problems:
+        problems = [_problem(place, f"{place} {verb} no reports (.nsys-rep, .qdrep, .sqlite, _pqtdir); check the path")]
+    return inputs + problems
 
 
-def _nothing_in(folder: Path) -> str:
-    below = sorted({path.parent for suffix in REPORT_SUFFIXES for path in folder.glob(f"*/*{suffix}")})
-    hint = f"subfolders are not searched: give {below[0]}" if below else "check the path"
-    return f"{folder} holds no reports (.nsys-rep, .qdrep, .sqlite, _pqtdir); {hint}"
+def _without_doubles(paths: list[Path]) -> list[Path]:
+    """Of a report and its exports in one folder the report, else the SQLite file; in order.
 
-
-def _is_export_folder(path: Path) -> bool:
-    return path.name.endswith("_pqtdir") or (path / "META_DATA_EXPORT.parquet").is_file()
+    x.nsys-rep and x.qdrep are two reports.
+    """
+    kind_of = {path: 0 if path.name.endswith(REPORT_SUFFIXES) else 1 if path.name.endswith(".sqlite") else 2
+               for path in paths}  # fmt: skip
+    best: dict[tuple[Path, str], int] = {}
+    for path, kind in kind_of.items():
+        key = path.parent, _stem(path)
+        best[key] = min(kind, best.get(key, kind))
+    return sorted(path for path, kind in kind_of.items() if kind == best[path.parent, _stem(path)])
 
 
 def _export_beside(path: Path) -> Path | None:
     """An export of a report as Nsight names it: same name, other ending."""
     if not path.name.endswith(REPORT_SUFFIXES):
         return None
-    candidates = (path.with_name(_stem(path) + suffix) for suffix in _EXPORT_SUFFIXES)
+    candidates = (path.with_name(_stem(path) + suffix) for suffix in EXPORT_SUFFIXES)
     return next((candidate for candidate in candidates if candidate.exists()), None)
 
 
 def _stem(path: Path) -> str:
-    for suffix in (*REPORT_SUFFIXES, *_EXPORT_SUFFIXES):
+    for suffix in (*REPORT_SUFFIXES, *EXPORT_SUFFIXES):
         if path.name.endswith(suffix):
             return path.name[: -len(suffix)]
     return path.name

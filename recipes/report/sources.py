@@ -11,7 +11,7 @@ import os
 import sqlite3
 from array import array
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
 from typing import Protocol
@@ -52,6 +52,7 @@ class ParquetFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._long: tuple[str, pq.FileMetaData] | None = None
+        self._shapes: dict[str, tuple[frozenset[str], int]] = {}
 
     def tables(self) -> frozenset[str]:
         return frozenset(file.stem for file in self.path.glob("*.parquet"))
@@ -68,9 +69,13 @@ class ParquetFolder:
             self._long = (table, metadata)
         return metadata
 
-    @cache
     def _shape(self, table: str) -> tuple[frozenset[str], int]:
         """The columns of a table and how many rows it has."""
+        if table not in self._shapes:
+            self._shapes[table] = self._read_shape(table)
+        return self._shapes[table]
+
+    def _read_shape(self, table: str) -> tuple[frozenset[str], int]:
         if not (self.path / f"{table}.parquet").is_file():
             return frozenset(), 0
         metadata = self._metadata(table)
@@ -118,6 +123,8 @@ class SqliteFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._columns: dict[str, frozenset[str]] = {}
+        self._counts: dict[str, int] = {}
 
     def _connect(self) -> sqlite3.Connection:
         # immutable: nobody writes an export, and no lock or journal is to be made beside it.
@@ -136,21 +143,26 @@ class SqliteFile:
             # SQLite's own message may quote what is not text.
             raise _damaged(self.path, error) from None
 
-    @cache
     def tables(self) -> frozenset[str]:
+        return self._tables
+
+    @cached_property
+    def _tables(self) -> frozenset[str]:
         rows = self._rows("SELECT name FROM sqlite_master WHERE type = 'table'")
         return frozenset(_name(name) for (name,) in rows)
 
-    @cache
     def columns(self, table: str) -> frozenset[str]:
-        if table not in self.tables():
+        if table not in self._tables:
             return frozenset()
-        return frozenset(_name(row[1]) for row in self._rows(f"PRAGMA table_info({_quoted(table)})"))
+        if table not in self._columns:
+            rows = self._rows(f"PRAGMA table_info({_quoted(table)})")
+            self._columns[table] = frozenset(_name(row[1]) for row in rows)
+        return self._columns[table]
 
-    @cache
     def rows(self, table: str) -> int:
-        ((count,),) = self._rows(f"SELECT count(*) FROM {_quoted(table)} NOT INDEXED")
-        return count
+        if table not in self._counts:
+            ((self._counts[table],),) = self._rows(f"SELECT count(*) FROM {_quoted(table)} NOT INDEXED")
+        return self._counts[table]
 
     def read(self, table: str, integers: Sequence[str], texts: Sequence[str]) -> pa.Table:
         columns = {}
