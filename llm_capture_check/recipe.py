@@ -18,6 +18,7 @@ __all__ = [
 
 NAME = "llm_capture_check"
 NEEDS = frozenset({LAUNCHES, RANGES})
+TELLS_FINDINGS = True
 
 
 def add_options(add: Add) -> None:

@@ -24,6 +24,7 @@ __all__ = ["COMBINED", "NAME", "NEEDS", "TABLES", "add_options", "analyse", "not
 
 NAME = "llm_decode_floor"
 NEEDS = frozenset({LAUNCHES, LAYERS})
+TELLS_FINDINGS = False
 COMBINED: tuple[Table, ...] = ()
 _SIZES = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 # Parameters are counted in billions: 8B, and 8G too.

@@ -15,6 +15,7 @@ __all__ = ["COMBINED", "NAME", "NEEDS", "TABLES", "add_options", "analyse", "not
 
 NAME = "llm_idle_gaps"
 NEEDS = frozenset({LAUNCHES, RANGES})
+TELLS_FINDINGS = False
 COMBINED: tuple[Table, ...] = ()
 
 

@@ -14,6 +14,7 @@ from recipes.tables import Table
 __all__ = ["COMBINED", "NAME", "NEEDS", "TABLES", "add_options", "analyse", "notebook_tables", "settings", "summarise"]
 
 NEEDS: frozenset[str] = frozenset()
+TELLS_FINDINGS = False
 COMBINED: tuple[Table, ...] = ()
 
 

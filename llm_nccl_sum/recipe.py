@@ -21,6 +21,7 @@ __all__ = [
 
 NAME = "llm_nccl_sum"
 NEEDS = frozenset({LAUNCHES})
+TELLS_FINDINGS = False
 
 
 def add_options(add: Add) -> None:

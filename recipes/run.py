@@ -62,6 +62,9 @@ class Recipe(Protocol):
     def combine(self, tables: dict[str, pa.Table], files: pa.Table, settings: Any) -> dict[str, pa.Table]:
         """The tables of COMBINED. PackError when the reports do not go together."""
 
+    #: Whether the summary names what limits each report, so that the quality line need not.
+    TELLS_FINDINGS: bool
+
     def summarise(self, tables: dict[str, pa.Table], settings: Any) -> str:
         """The verdict line and the small table that are printed; {quality} stands for the quality line."""
 
@@ -164,7 +167,7 @@ def run(
             by_name = {table.name: rows for table, rows in tables.items()}
         # Only the first such line is the place of the quality line: names may hold anything.
         before, _, after = recipe.summarise(by_name, settings).partition("\n{quality}")
-        summary = plain(f"{before}\n{_quality_line(outcomes)}{after}", keep_lines=True)
+        summary = plain(f"{before}\n{_quality_line(outcomes, brief=recipe.TELLS_FINDINGS)}{after}", keep_lines=True)
         template = ROOT / recipe.NAME / "notebook.py"
         write_outputs(
             output.part,
@@ -357,8 +360,8 @@ def _joined(table: Table, outcomes: list[Outcome], spill: Spill | None) -> pa.Ta
     return joined if table.sort[:1] == _BY_REPORT else table.sorted(joined)
 
 
-def _quality_line(outcomes: list[Outcome]) -> str:
-    """`quality: ok` with what was read, or what limits the reports, worst first."""
+def _quality_line(outcomes: list[Outcome], *, brief: bool) -> str:
+    """`quality: ok` with what was read, or what limits the reports, worst first, unless it is to be brief."""
     rows = [outcome.file for outcome in outcomes if outcome.file["status"] != UNREADABLE]
     unreadable = len(outcomes) - len(rows)
     levels = ["bad", "warn", "ok"]
@@ -373,7 +376,9 @@ def _quality_line(outcomes: list[Outcome]) -> str:
     if len(told) > 1:
         found = sum(row["phase_rule"] is not None for row in rows)
         steps = [f"steps: found in {found} of {format_count(len(rows), 'report')}; files.parquet says how"]
-    limited = sorted((row for row in rows if row["message"]), key=lambda row: levels.index(row["quality"]))
+    limited = sorted(
+        (row for row in rows if row["message"] and not brief), key=lambda row: levels.index(row["quality"])
+    )
     if len(outcomes) == 1:
         return "\n".join([": ".join([line, *(row["message"] for row in limited)]), *steps])
     shown = [f"  {row['report']}: {row['message']}" for row in limited[:_SHOWN_FINDINGS]]
