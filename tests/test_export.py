@@ -153,7 +153,9 @@ def test_file_that_is_no_report_is_told_in_one_line(content, expected, tmp_path,
 def test_report_of_a_newer_nsight_says_what_to_do(fresh_cache, exporter, installation):
     if installation.version >= (2025,):
         pytest.skip("this Nsight is new enough to read it")
-    with pytest.raises(PackError, match="probably since a newer one wrote it or it is damaged; use that version or newer, or give"):
+    with pytest.raises(
+        PackError, match="probably since a newer one wrote it or it is damaged; use that version or newer, or give"
+    ):
         export(FIXTURES / "2025.3.1" / "layers.nsys-rep", exporter)
 
 

@@ -107,7 +107,7 @@ def test_spoilt_reports_stop_no_good_one(spoilt_reports, installation, tmp_path)
     before = digest(spoilt_reports)
     names = recipe_names()
     for number, name in enumerate(names):
-        inputs = [spoilt_reports / "good.nsys-rep", *sorted(spoilt_reports.glob("r*.nsys-rep"))[number::len(names)]]
+        inputs = [spoilt_reports / "good.nsys-rep", *sorted(spoilt_reports.glob("r*.nsys-rep"))[number :: len(names)]]
         out = tmp_path / name
         # One after the other: the ranks are those of one and the same report.
         ranks = ",".join(f"{path.name.removesuffix('.nsys-rep')}={rank}" for rank, path in enumerate(inputs))

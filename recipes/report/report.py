@@ -227,10 +227,10 @@ def _numbers(table: str, column: SourceColumn, name: str, raw: pa.Table) -> pa.A
     if not column.time or len(values) == values.null_count:
         return values
     span = pc.min_max(values)
-    if -FARTHEST_NS <= span["min"].as_py() and span["max"].as_py() <= FARTHEST_NS:
+    if span["min"].as_py() >= -FARTHEST_NS and span["max"].as_py() <= FARTHEST_NS:
         return values
     near = pc.and_(pc.greater_equal(values, -FARTHEST_NS), pc.less_equal(values, FARTHEST_NS))
-    return pc.if_else(near, values, pa.scalar(None, pa.int64()))
+    return pc.if_else(near, values, None)
 
 
 def _integers(table: str, name: str, raw: pa.Table) -> pa.Array:
