@@ -230,8 +230,20 @@ def test_call_without_id_or_start_launched_nothing(tmp_path):
 
 
 def test_steps_that_took_no_time_have_a_picture(tmp_path):
-    export = build(Shape(seed=2, steps=4, operations=3, spoilt=("zeros",), rate=1))
-    assert run_recipe(IDLE, [on_disk(export, tmp_path)], tmp_path / "out").error is None
+    """Those that count are not of the first phase by name, which has none that do."""
+    export = kernels((50, 50), (250, 250))
+    export[KERNEL]["correlationId"] = [1, 2]
+    tid = [global_pid(0) + 1000] * 4
+    calls = {"start": [10, 210], "end": [20, 220], "globalTid": tid[:2], "correlationId": [1, 2], "nameId": [1, 1]}
+    export[RUNTIME] = {name: calls.get(name, [0, 0]) for name in export[RUNTIME]}
+    ranges = {"start": [0, 200, 400, 600], "end": [100, 300, 500, 700], "eventType": [59] * 4, "globalTid": tid,
+              "domainId": [0] * 4, "text": ["forward", "forward", "backward", "backward"]}  # fmt: skip
+    export["NVTX_EVENTS"] = {name: ranges.get(name, [None] * 4) for name in export["NVTX_EVENTS"]}
+    export["PROFILER_OVERHEAD"] = {name: [] for name in export["PROFILER_OVERHEAD"]}
+    tables = run_recipe(IDLE, [on_disk(export, tmp_path)], tmp_path / "out").tables
+    assert [(row["phase"], row["edge"], row["duration_ns"]) for row in tables["step_idle"]] == [
+        ("forward", False, 0)
+    ] * 2
 
 
 def test_work_that_took_no_time_has_no_share(tmp_path):
