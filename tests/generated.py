@@ -142,68 +142,80 @@ def _target(made: _Builder) -> None:
     made.row("DIAGNOSTIC_EVENT", timestamp=5, timestampType=1, source=2, severity=1, text="started", globalPid=None)
 
 
+@dataclass
+class _Host:
+    """A process while it runs: its ids, the host's time, the last correlation id, until when each GPU is busy."""
+
+    pid: int
+    tids: list[int]
+    now: int
+    free: list[int]
+    correlation: int = 0
+
+
 def _process(made: _Builder, process: int) -> None:
     shape, rng, pid = made.shape, made.random, global_pid(process)
     made.row("PROCESSES", globalPid=pid, pid=1000 + process, name="python3")
-    if shape.mapped:
-        for device in range(shape.devices):
-            made.row("TARGET_INFO_CUDA_DEVICE", gpuId=device, cudaId=device, pid=1000 + process, uuid=f"GPU-{device}")
-    tids = [pid + 1000 + process + thread for thread in range(shape.threads)]
-    for tid in tids:
+    for device in range(shape.devices if shape.mapped else 0):
+        made.row("TARGET_INFO_CUDA_DEVICE", gpuId=device, cudaId=device, pid=1000 + process, uuid=f"GPU-{device}")
+    begun = shape.origin + rng.randrange(-1000, 10_000)
+    host = _Host(pid, [pid + 1000 + process + n for n in range(shape.threads)], begun, [begun] * shape.devices)
+    for tid in host.tids:
         made.row("ThreadNames", nameId=made.string("python3"), globalTid=tid)
-    text = rng.choice(STEP_TEXTS)
-    now, correlation = shape.origin + rng.randrange(-1000, 10_000), 0
-    free = [now] * shape.devices
+    main, text = host.tids[0], rng.choice(STEP_TEXTS)
     if shape.ranges:
-        made.row("NVTX_EVENTS", start=now, eventType=75, text="NCCL", domainId=1, globalTid=tids[0])
-    made.row("PROFILER_OVERHEAD", start=now, end=now + 900, globalTid=tids[0], nameId=made.string("Profiler start"))
+        made.row("NVTX_EVENTS", start=begun, eventType=75, text="NCCL", domainId=1, globalTid=main)
+    made.row("PROFILER_OVERHEAD", start=begun, end=begun + 900, globalTid=main, nameId=made.string("Profiler start"))
     for step in range(shape.steps):
-        begun = now
-        graph = shape.graphs and rng.random() < 0.7
-        correlation += 1
-        call = correlation
-        if graph:
-            made.row(RUNTIME, start=now, end=now + 500, globalTid=tids[0], correlationId=call,
-                     nameId=made.string(CALLS[2]), returnValue=0)  # fmt: skip
-        for number in range(shape.operations):
-            if rng.random() < 0.2:
-                # The host comes late, and the GPU waits for it.
-                now = max(now, *free) + rng.choice((0, 2000, 50_000))
-            if not graph:
-                correlation += 1
-                call = correlation
-                tid = rng.choice(tids)
-                _call(made, now, tid, call)
-                now += rng.choice((10, 200, 1500, 4000))
-            device = rng.randrange(shape.devices)
-            start = max(now, free[device] + rng.choice((-300, 0, 1, 700, 90_000)))
-            end = start + rng.choice((0, 1, 900, 12_345))
-            free[device] = max(free[device], end)
-            node = (1 << 33) + number if graph else None
-            _operation(made, start, end, device, pid, call, node)
-        if rng.random() < 0.5:
-            done = max(now, *free) + 500
-            made.row(RUNTIME, start=now, end=done, globalTid=tids[0], correlationId=correlation + 10**6,
-                     nameId=made.string(CALLS[4]), returnValue=0)  # fmt: skip
-            made.row(SYNC, start=now, end=done, deviceId=0, contextId=1, streamId=7, globalPid=pid, syncType=2,
-                     correlationId=correlation + 10**6)  # fmt: skip
-            now = done
+        begun = host.now
+        _step(made, host)
         if shape.ranges:
-            _step_ranges(made, begun, now, tids[0], text.format(n=step))
-        now += rng.choice((0, 5, 10_000))
+            _step_ranges(made, begun, host.now, main, text.format(n=step))
+        host.now += rng.choice((0, 5, 10_000))
     for node in range(shape.operations if shape.graphs else 0):
-        made.row("CUDA_GRAPH_NODE_EVENTS", start=0, end=0, globalTid=tids[0], graphNodeId=(1 << 33) + node)
+        made.row("CUDA_GRAPH_NODE_EVENTS", start=0, end=0, globalTid=main, graphNodeId=(1 << 33) + node)
 
 
-def _call(made: _Builder, now: int, tid: int, call: int) -> None:
-    made.row(RUNTIME, start=now, end=now + made.random.choice((0, 5, 300, 2000)), globalTid=tid, correlationId=call,
-             nameId=made.string(made.random.choice(CALLS[:4])), returnValue=0)  # fmt: skip
-
-
-def _operation(made: _Builder, start: int, end: int, device: int, pid: int, call: int, node: int | None) -> None:
+def _step(made: _Builder, host: _Host) -> None:
+    """One graph launch or one launch after the other, perhaps with a wait for the GPU behind."""
     rng = made.random
-    place = {"start": start, "end": end, "deviceId": device, "contextId": 1, "correlationId": call, "globalPid": pid,
-             "streamId": 7 + rng.randrange(made.shape.streams), "graphNodeId": node}  # fmt: skip
+    graph = made.shape.graphs and rng.random() < 0.7
+    host.correlation += 1
+    if graph:
+        _call(made, host.now, host.tids[0], host.correlation, CALLS[2], 500)
+    for number in range(made.shape.operations):
+        if rng.random() < 0.2:
+            # The host comes late, and the GPU waits for it.
+            host.now = max(host.now, *host.free) + rng.choice((0, 2000, 50_000))
+        if not graph:
+            host.correlation += 1
+            name, length = rng.choice(CALLS[:4]), rng.choice((0, 5, 300, 2000))
+            _call(made, host.now, rng.choice(host.tids), host.correlation, name, length)
+            host.now += rng.choice((10, 200, 1500, 4000))
+        _operation(made, host, (1 << 33) + number if graph else None)
+    if rng.random() < 0.5:
+        done = max(host.now, *host.free) + 500
+        _call(made, host.now, host.tids[0], host.correlation + 10**6, CALLS[4], done - host.now)
+        made.row(SYNC, start=host.now, end=done, deviceId=0, contextId=1, streamId=7, globalPid=host.pid, syncType=2,
+                 correlationId=host.correlation + 10**6)  # fmt: skip
+        host.now = done
+
+
+def _call(made: _Builder, now: int, tid: int, *what: object) -> None:
+    """A call on a thread: its correlation id, name and length."""
+    correlation, name, length = what
+    made.row(RUNTIME, start=now, end=now + length, globalTid=tid, correlationId=correlation,
+             nameId=made.string(name), returnValue=0)  # fmt: skip
+
+
+def _operation(made: _Builder, host: _Host, node: int | None) -> None:
+    rng = made.random
+    device = rng.randrange(made.shape.devices)
+    start = max(host.now, host.free[device] + rng.choice((-300, 0, 1, 700, 90_000)))
+    end = start + rng.choice((0, 1, 900, 12_345))
+    host.free[device] = max(host.free[device], end)
+    place = {"start": start, "end": end, "deviceId": device, "contextId": 1, "correlationId": host.correlation,
+             "globalPid": host.pid, "streamId": 7 + rng.randrange(made.shape.streams), "graphNodeId": node}  # fmt: skip
     table = rng.choice((KERNEL,) * 6 + (MEMCPY, MEMSET, *((GRAPH,) if made.shape.graphs else ())))
     name = made.string(rng.choice(KERNEL_NAMES))
     more = {

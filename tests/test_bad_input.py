@@ -220,26 +220,6 @@ def test_environment_of_the_capture_reaches_no_output(nsys, tmp_path):
         assert secret not in written
 
 
-def test_killed_run_leaves_nothing_that_looks_whole(graph_sqlite, tmp_path):
-    """Killed at many moments: the output is whole or not there."""
-    import time
-
-    for delay in (0.05, 0.15, 0.25, 0.3, 0.35, 0.4, 0.5):
-        out = tmp_path / f"out-{delay}"
-        process = subprocess.Popen(
-            [sys.executable, "-m", "recipes", "run", "llm_kernel_families", "--mode", "none", "--input", graph_sqlite,
-             "--output", out],
-            cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        time.sleep(delay)
-        process.kill()
-        process.wait()
-        if out.exists():
-            assert sorted(file.suffix for file in out.iterdir()) == [
-                ".ipynb", ".nsys-analysis", ".parquet", ".parquet", ".parquet",
-            ]  # fmt: skip
-
-
 def test_progress_is_quiet_in_logs(families, tmp_path):
     done = families("--input", GRAPH)
     assert done.returncode == 0

@@ -230,7 +230,7 @@ def _numbers(table: str, column: SourceColumn, name: str, raw: pa.Table) -> pa.A
     if span["min"].as_py() >= -FARTHEST_NS and span["max"].as_py() <= FARTHEST_NS:
         return values
     near = pc.and_(pc.greater_equal(values, -FARTHEST_NS), pc.less_equal(values, FARTHEST_NS))
-    return pc.if_else(near, values, pa.scalar(None, pa.int64()))
+    return pc.if_else(near, values, None)
 
 
 def _integers(table: str, name: str, raw: pa.Table) -> pa.Array:

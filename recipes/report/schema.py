@@ -16,8 +16,8 @@ import pyarrow as pa
 class SourceColumn:
     """A column of a normalised table: its Arrow type and the names that exports use, first one found wins.
 
-    `time` columns hold times. `text` columns hold text. With `ids`, the text is in StringIds and `exported` are columns of ids, tried in
-    order row by row; the column then comes out as a dictionary array of strings.
+    `text` columns hold text. With `ids`, the text is in StringIds and `exported` are columns of ids, tried in
+    order row by row; the column then comes out as a dictionary array of strings. `time` says that numbers are times.
     """
 
     type: pa.DataType
