@@ -171,12 +171,7 @@ def test_types_of_columns_are_taken_or_told(name, tmp_path):
 def kernels(*times: tuple[int | None, int | None], export: Export | None = None) -> Export:
     """An export (a plain one unless given) with these kernels and no other GPU work, each with a launch at 0."""
     made = export or plain_export()
-    for table in (
-        "CUPTI_ACTIVITY_KIND_MEMCPY",
-        "CUPTI_ACTIVITY_KIND_MEMSET",
-        "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
-        KERNEL,
-    ):
+    for table in WORK:
         made[table] = {name: [] for name in made[table]}
     rows = {"start": [start for start, _ in times], "end": [end for _, end in times], "globalPid": global_pid(0),
             "deviceId": 0, "contextId": 1, "streamId": 7, "correlationId": 1, "demangledName": 1,
