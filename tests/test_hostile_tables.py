@@ -72,7 +72,7 @@ def all_recipes(path: Path, folder: Path, *options: str) -> dict[str, Result]:
     return {name: run_recipe(name, [path], folder / f"out-{name}", *options) for name in recipe_names()}
 
 
-@settings(max_examples=50, deadline=None, derandomize=True, database=None,
+@settings(max_examples=30, deadline=None, derandomize=True, database=None,
           suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])  # fmt: skip
 @given(shape=SHAPES, parquet=st.booleans(), span=st.sampled_from(("", "", "", "20000/", "/30000", "5000/90000")))
 def test_books_hold_on_any_tables(shape, parquet, span, tmp_path_factory):
