@@ -43,7 +43,7 @@ LAYERS = (
     ("inference",),
     ("capture",),
     ("edges",),
-    ("quality", "options", "outputs"),
+    ("quality", "options", "outputs", "gather"),
     ("run",),
     ("local", "remote", "classify", "check", "install"),
     ("__main__",),
