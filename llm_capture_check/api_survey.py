@@ -10,7 +10,7 @@ import numpy as np
 from recipes.attribution import launch_name_ids
 from recipes.capture import Capture
 from recipes.devices import pid_of
-from recipes.gpu_work import read_correlation
+from recipes.gpu_work import read_correlation, read_gpu_work
 from recipes.launches import LaunchIds
 from recipes.report import schema
 from recipes.report.report import Report, numbers
@@ -19,7 +19,7 @@ from recipes.timeline import Lookup
 #: Calls of starting up, by what they do. Freeing and allocating in stream order belong to steady work.
 SETUP = {
     "loading code": r"cu(da)?(Module|Library)Load|cu(da)?Link",
-    "allocating": (
+    "allocating and freeing": (
         r"cuda(Malloc|HostAlloc|HostRegister|FreeHost)(?!\w*Async)"
         r"|cuMem(Alloc|HostAlloc|HostRegister|Create|FreeHost)(?!\w*Async)"
     ),
@@ -54,8 +54,10 @@ class ApiSurvey:
 
 def survey_api_calls(capture: Capture) -> ApiSurvey:
     """Surveys the API calls of a report piece by piece: there can be many more of them than operations."""
-    report = capture.report
-    known = {pid: LaunchIds(ids) for pid, _, ids in read_correlation(report, capture.work) if len(ids)}
+    report, span = capture.report, capture.span
+    # Of a time range too: a launch in it may have its work behind it.
+    work = read_gpu_work(report) if capture.filtered else capture.work
+    known = {pid: LaunchIds(ids) for pid, _, ids in read_correlation(report, work) if len(ids)}
     launching = launch_name_ids(report)
     setup = [_ids_of(report, pattern) for pattern in SETUP.values()]
     edges = [_ids_of(report, _BEGIN_CAPTURE), _ids_of(report, _END_CAPTURE)]
@@ -65,25 +67,32 @@ def survey_api_calls(capture: Capture) -> ApiSurvey:
     for batch in report.batches(schema.API_CALLS, _COLUMNS):
         thread, correlation_id, name, start_ns, end_ns = (numbers(column, 0) for column in batch.columns)
         pid = pid_of(thread)
+        inside = span.touches(start_ns, end_ns)
         for process in np.unique(pid).tolist():
             own = pid == process
             calls[process] = calls.get(process, 0) + int(np.count_nonzero(own))
             last_ns[process] = max(last_ns.get(process, 0), int(end_ns[own].max()))
-            rows = np.flatnonzero(own & np.isin(name, launching))
+            rows = np.flatnonzero(own & inside & np.isin(name, launching))
             ids = known.get(process)
             recorded = np.zeros(len(rows), bool) if ids is None else ids.places(correlation_id[rows]) >= 0
-            parts["launch"].append((start_ns[rows], thread[rows], recorded))
+            parts["launch"].append((start_ns[rows], thread[rows], recorded, correlation_id[rows]))
         for kind, ids in enumerate(setup):
-            rows = np.flatnonzero(np.isin(name, ids))
-            parts["setup"].append((start_ns[rows], end_ns[rows], np.full(len(rows), kind, dtype=np.int8)))
+            rows = np.flatnonzero(inside & np.isin(name, ids))
+            codes = np.full(len(rows), kind, dtype=np.int8)
+            parts["setup"].append((start_ns[rows], end_ns[rows], codes, pid[rows], correlation_id[rows]))
         for kind, ids in enumerate(edges):
             rows = np.flatnonzero(np.isin(name, ids))
             parts["edge"].append((thread[rows], start_ns[rows], np.full(len(rows), kind, dtype=np.int8)))
-    launch_ns, launch_thread, recorded = _joined(parts["launch"], (np.int64, np.int64, bool))
-    setup_ns, setup_end_ns, setup_kind = _joined(parts["setup"], (np.int64, np.int64, np.int8))
+    launch_ns, launch_thread, recorded, launch_id = _joined(parts["launch"], (np.int64, np.int64, bool, np.int64))
+    setup_ns, setup_end_ns, setup_kind, *setup_ids = _joined(
+        parts["setup"], (np.int64, np.int64, np.int8, np.int64, np.int64)
+    )
+    once = _once(*setup_ids)
+    setup_ns, setup_end_ns, setup_kind = setup_ns[once], setup_end_ns[once], setup_kind[once]
     captures = _captures(*_joined(parts["edge"], (np.int64, np.int64, np.int8)))
     captured = Lookup(*captures, np.arange(len(captures[0]))).find(launch_thread, launch_ns) >= 0
-    order = np.argsort(launch_ns, kind="stable")
+    once = _once(pid_of(launch_thread), launch_id)
+    order = once[np.argsort(launch_ns[once], kind="stable")]
     order = order[~captured[order] | recorded[order]]
     return ApiSurvey(
         calls=calls,
@@ -106,6 +115,13 @@ def _captures(thread: np.ndarray, at_ns: np.ndarray, kind: np.ndarray) -> tuple[
     thread, at_ns, kind = thread[order], at_ns[order], kind[order]
     pair = np.flatnonzero((kind[:-1] == 0) & (kind[1:] == 1) & (thread[:-1] == thread[1:]))
     return thread[pair], at_ns[pair], at_ns[pair + 1]
+
+
+def _once(pid: np.ndarray, correlation_id: np.ndarray) -> np.ndarray:
+    """The first row of each call: where call stacks are recorded, a call has a row for each of its names."""
+    order = np.lexsort((correlation_id, pid))
+    again = (np.diff(pid[order]) == 0) & (np.diff(correlation_id[order]) == 0)
+    return np.sort(order[np.append(True, ~again)[: len(order)]])
 
 
 def _ids_of(report: Report, pattern: str) -> np.ndarray:

@@ -29,29 +29,42 @@ def perturbation(subject: Subject, times: StepTimes, step_time_ns: float | None)
     if step_time_ns is not None:
         yield from _measured(subject, times, step_time_ns)
         return
-    launches, idle = _launches_and_idle(subject.capture, times)
-    operations, duration_ns = times.operations[whole].mean(), times.duration_ns[whole].mean()
-    mean_launches, mean_idle = launches[whole].mean(), idle[whole].sum() / max(times.duration_ns[whole].sum(), 1)
-    if mean_launches > _LAUNCHES and mean_idle > _IDLE and operations < _PER_LAUNCH * mean_launches:
-        message = "tracing slows every launch, so idle and step times here are more than in life"
+    name, entries = _most_steps(times)
+    launches, idle_ns = _launches_and_idle(subject.capture, times)
+    # Of medians: a first step that compiles would tell of itself only.
+    typical = np.median(launches[entries])
+    idle = np.median(idle_ns[entries] / np.maximum(times.duration_ns[entries], 1))
+    if typical > _LAUNCHES and idle > _IDLE and np.median(times.operations[entries]) < _PER_LAUNCH * typical:
+        message = "tracing slows every launch, so idle and step times are longer than without the profiler"
         evidence = (
-            f"{mean_launches:,.0f} launches a step of {format_ns(duration_ns)}, in which the GPU idles "
-            f"{format_share(mean_idle)}"
+            f"{name}: {typical:,.0f} launches a step of {format_ns(float(np.median(times.duration_ns[entries])))}, in "
+            f"which the GPU idles {format_share(float(idle))} (medians)"
         )
         yield subject.found("perturbation", INFO, message, evidence)
 
 
 def _measured(subject: Subject, times: StepTimes, step_time_ns: float) -> Iterator[Finding]:
-    known = times.period_ns[(times.period_ns > 0) & ~times.edge]
-    typical_ns = float(np.median(known if len(known) else times.duration_ns[~times.edge]))
+    name, entries = _most_steps(times)
+    periods_ns = times.period_ns[entries]
+    known_ns = periods_ns[periods_ns > 0]
+    typical_ns = float(np.median(known_ns if len(known_ns) else times.duration_ns[entries]))
     ratio = typical_ns / step_time_ns
-    evidence = f"{format_ns(typical_ns)} in the capture, {format_ns(step_time_ns)} without the profiler"
-    if ratio > _SLOWER:
+    evidence = f"{name}: {format_ns(typical_ns)} in the capture, {format_ns(step_time_ns)} without the profiler"
+    if ratio < 1 / _SLOWER:
+        message = f"steps take {ratio:.2f} times --step-time: that is the time of something else"
+    else:
         message = f"steps take {ratio:.2f} times as long as without the profiler"
-        yield subject.found("perturbation", WARN, message, evidence)
-    elif ratio < 1 / _SLOWER:
-        message = f"steps are faster than --step-time ({ratio:.2f} times it): that is the time of something else"
-        yield subject.found("perturbation", WARN, message, evidence)
+    off = not 1 / _SLOWER <= ratio <= _SLOWER
+    yield subject.found("slowdown", WARN if off else INFO, message, evidence)
+
+
+def _most_steps(times: StepTimes) -> tuple[str, np.ndarray]:
+    """Name and entries of the group with most whole steps, of several the longest."""
+    groups = [
+        (len(entries), int(times.duration_ns[entries].sum()), name, entries) for name, _, entries in times.groups()
+    ]
+    _, _, name, entries = max(groups, key=lambda group: group[:3])
+    return name, entries
 
 
 def _launches_and_idle(capture: Capture, times: StepTimes) -> tuple[np.ndarray, np.ndarray]:

@@ -11,57 +11,63 @@ from recipes import intervals
 from recipes.capture import Capture
 from recipes.checks.finding import WARN, Finding
 from recipes.checks.subject import Subject
-from recipes.units import format_count, format_ns, format_share
+from recipes.gpu_work import KERNEL, MEMCPY
+from recipes.units import format_count, format_ns
 
 #: Set-up calls, or kernels that never run again, are told from this share of the window, or of GPU time, on.
 _WORTH = 0.02
 
 
 def startup(subject: Subject, survey: ApiSurvey) -> Iterator[Finding]:
-    """Start-up in the window: set-up calls, and GPU time in kernels that run only before the first step."""
+    """Start-up in the window: set-up calls, copies and kernels that run only before the first step."""
     capture = subject.capture
-    work = capture.work
-    begin_ns = min(int(work.start_ns.min()), int(survey.setup_ns.min(initial=np.iinfo(np.int64).max)))
-    window_ns = int(work.end_ns.max()) - begin_ns
+    begin_ns = min(int(capture.work.start_ns.min()), int(survey.setup_ns.min(initial=np.iinfo(np.int64).max)))
+    window_ns = int(capture.work.end_ns.max()) - begin_ns
     setup_ns = _union_ns(survey.setup_ns, survey.setup_end_ns)
-    share, once_ns, once = _before_steps(capture)
-    if setup_ns <= _WORTH * window_ns and share <= _WORTH:
-        return
+    once = _only_before_steps(capture)
     told = []
-    for kind, name in enumerate(SETUP):
-        own = survey.setup_kind == kind
-        if own.any():
-            time_ns = _union_ns(survey.setup_ns[own], survey.setup_end_ns[own])
-            told.append(f"{name} {format_ns(time_ns)} ({format_count(np.count_nonzero(own), 'call')})")
-    if once:
-        names = format_count(once, "kernel name")
-        told.append(f"{format_share(share)} of GPU time ({format_ns(once_ns)}) in {names} that never run again")
-    evidence = f"in a window of {format_ns(window_ns)}: {', '.join(told)}"
-    start_ns = first_step_ns(capture)
+    if setup_ns > _WORTH * window_ns:
+        for kind, name in enumerate(SETUP):
+            own = survey.setup_kind == kind
+            if own.any():
+                time_ns = _union_ns(survey.setup_ns[own], survey.setup_end_ns[own])
+                told.append(f"{name} {format_ns(time_ns)} ({format_count(np.count_nonzero(own), 'call')})")
+    told += [text for share, text in once if share > _WORTH]
+    if not told:
+        return
+    evidence = f"in {format_ns(window_ns)} from the first of it to the last GPU work: {', '.join(told)}"
+    start_ns = _steady_ns(capture, survey)
     if start_ns is not None:
-        evidence += f"; steps begin at {start_ns:,} ns, so --filter-time {start_ns}/ looks at them alone"
+        evidence += f"; the steps behind it: --filter-time {start_ns}/"
     yield subject.found("startup", WARN, "start-up or warm-up lies in the window", evidence)
 
 
-def first_step_ns(capture: Capture) -> int | None:
-    """When the host began the first step that has work; None without steps."""
-    working = capture.attribution.working
-    return int(capture.steps.start_ns[working].min()) if working.any() else None
+def _steady_ns(capture: Capture, survey: ApiSurvey) -> int | None:
+    """When the host began the first step behind all set-up; None when there is none."""
+    starts_ns = capture.steps.start_ns[capture.attribution.working & capture.within]
+    later = starts_ns[starts_ns >= survey.setup_end_ns.max(initial=np.iinfo(np.int64).min)]
+    return int(later.min()) if len(later) else None
 
 
-def _before_steps(capture: Capture) -> tuple[float, int, int]:
-    """GPU time in kernels whose name occurs only before the first step: its share, itself, the number of names."""
+def _only_before_steps(capture: Capture) -> list[tuple[float, str]]:
+    """Kernels and copies to the GPU whose name occurs only before the first step: their share of GPU time, in words."""
     work, step = capture.work, capture.attribution.step
     inside = np.flatnonzero(step >= 0)
     if not len(inside):
-        return 0.0, 0, 0
+        return []
     before = work.end_ns <= work.start_ns[inside].min()
     later = np.zeros(len(work.names), dtype=bool)
     later[work.name[~before]] = True
-    once = before & ~later[work.name]
-    time_ns = int((work.end_ns - work.start_ns)[once].sum())
-    total_ns = int((work.end_ns - work.start_ns).sum())
-    return time_ns / max(total_ns, 1), time_ns, len(np.unique(work.name[once]))
+    time_ns = work.end_ns - work.start_ns
+    total_ns = max(int(time_ns.sum()), 1)
+    once = before & (work.kind == KERNEL) & ~later[work.name]
+    copies = before & (work.kind == MEMCPY)
+    kernels_ns, copies_ns = int(time_ns[once].sum()), int(time_ns[copies].sum())
+    names = format_count(len(np.unique(work.name[once])), "kernel")
+    return [
+        (kernels_ns / total_ns, f"{names} that run only before the first step {format_ns(kernels_ns)}"),
+        (copies_ns / total_ns, f"copies before the first step {format_ns(copies_ns)}"),
+    ]
 
 
 def _union_ns(starts_ns: np.ndarray, ends_ns: np.ndarray) -> int:

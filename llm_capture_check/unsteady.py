@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from llm_capture_check.step_times import StepTimes
-from recipes.checks.finding import INFO, WARN, Finding
+from recipes.checks.finding import INFO, Finding
 from recipes.checks.subject import Subject
 from recipes.units import format_ns
 
@@ -57,9 +57,9 @@ def _changes(subject: Subject, times: StepTimes, name: str, entries: np.ndarray)
     clock_kind, clock_change, clock_evidence = _change(gemm_ns)
     if clock_kind and (gemms == gemms[0]).all() and clock_change * change > 0:
         message = f"the GPU's clock changed: GEMMs of {name} steps {clock_kind}, with the same calls"
-        yield subject.found("clock", WARN, message, f"{clock_evidence}; the steps themselves: {evidence}")
+        yield subject.found("clock", INFO, message, f"{clock_evidence}; the steps themselves: {evidence}")
         return
-    yield subject.found("unsteady", INFO if kind == "drift" else WARN, f"{name} steps are not alike: {kind}", evidence)
+    yield subject.found("unsteady", INFO, f"{name} steps are not alike: {kind}", evidence)
 
 
 def _change(values_ns: np.ndarray) -> tuple[str, float, str]:

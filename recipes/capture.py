@@ -38,11 +38,16 @@ class Capture:
     ranges: Ranges | None
     #: How many ranges there are in each NVTX domain; the default domain is empty text.
     domains: dict[str, int]
-    #: Whether only a time range of the report is looked at.
-    filtered: bool
+    #: The time range looked at.
+    span: Span
     #: Of each step, whether it lies in the time range looked at, in part at least; and whether it is cut by it.
     within: np.ndarray
     cut: np.ndarray
+
+    @property
+    def filtered(self) -> bool:
+        """Whether only a part of the report is looked at."""
+        return self.span != Span()
 
     def phases(self) -> list[tuple[str, np.ndarray | slice]]:
         """Each phase and what selects its operations: `all`, the phases that were found, `outside` the steps."""
@@ -115,7 +120,7 @@ def read_capture(report: Report, span: Span, rules: Sequence[PhaseRule], needs: 
         layers=None,
         ranges=ranges if RANGES in needs else None,
         domains=ranges_by_domain(ranges),
-        filtered=span != Span(),
+        span=span,
         within=within,
         cut=~within,
     )

@@ -139,9 +139,13 @@ def _by_process(report: Report, work: GpuWork, column: str) -> Iterator[tuple[in
 
 
 def select(work: GpuWork, rows: np.ndarray) -> GpuWork:
-    """The operations that a mask selects; `rows` then no longer tells where they are in the report."""
+    """The operations that a mask selects."""
     chosen = {name: getattr(work, name)[rows] for name in ("start_ns", "end_ns", "kind", "device", "name")}
-    return replace(work, **chosen, rows=slice(0, 0))
+    if isinstance(work.rows, slice):
+        places = np.flatnonzero(rows)
+    else:
+        places = (work.rows if work.rows.dtype != bool else np.flatnonzero(work.rows))[rows]
+    return replace(work, **chosen, rows=places)
 
 
 def _selection(keep: np.ndarray) -> np.ndarray | slice:

@@ -7,7 +7,7 @@ import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -99,18 +99,18 @@ def write_outputs(
     part: Path,
     folder: Path,
     recipe: str,
-    tables: Mapping[Table, pa.Table],
+    tables: Mapping[Table, Iterable[pa.Table]],
     *,
     csv: bool,
     texts: Mapping[str, str],
 ) -> None:
-    """Writes tables and texts (file name to content) into `part`, which will be `folder`.
+    """Writes tables, each given in pieces, and texts (file name to content) into `part`, which will be `folder`.
 
     PackError when it cannot be written.
     """
     with _writing(folder):
-        for table, rows in tables.items():
-            _write_table(part, recipe, table, rows, csv=csv)
+        for table, pieces in tables.items():
+            _write_table(part, recipe, table, pieces, csv=csv)
         for name, text in texts.items():
             (part / name).write_text(text, encoding="utf-8")
 
@@ -124,7 +124,7 @@ def _writing(folder: Path) -> Iterator[None]:
         raise PackError(f"{folder}: cannot be written ({reason}); choose another --output") from None
 
 
-def _write_table(folder: Path, recipe: str, table: Table, rows: pa.Table, *, csv: bool) -> None:
+def _write_table(folder: Path, recipe: str, table: Table, pieces: Iterable[pa.Table], *, csv: bool) -> None:
     schema = table.schema()
     about = {"pack": f"nsys-llm-recipes {__version__}", "recipe": recipe, "schema_version": SCHEMA_VERSION}
     schema = schema.with_metadata({**schema.metadata, **about})
@@ -138,12 +138,13 @@ def _write_table(folder: Path, recipe: str, table: Table, rows: pa.Table, *, csv
         for writer in writers:
             files.enter_context(writer)
         # Piece by piece: coded text is much longer when it is spelled out.
-        at_once = _rows_at_once(rows)
-        for first in range(0, max(len(rows), 1), at_once):
-            # In one piece: older Arrow writes the head of a CSV file again for each empty one.
-            piece = rows.slice(first, at_once).cast(schema).combine_chunks()
-            for writer in writers:
-                writer.write_table(piece)
+        for rows in _evenly(table.empty(), pieces):
+            at_once = _rows_at_once(rows)
+            for first in range(0, max(len(rows), 1), at_once):
+                # In one piece: older Arrow writes the head of a CSV file again for each empty one.
+                piece = rows.slice(first, at_once).cast(schema).combine_chunks()
+                for writer in writers:
+                    writer.write_table(piece)
 
 
 def _rows_at_once(rows: pa.Table) -> int:
@@ -152,6 +153,19 @@ def _rows_at_once(rows: pa.Table) -> int:
     texts = [chunk.dictionary for column in coded for chunk in column.chunks]
     longest = max((pc.max(pc.binary_length(text)).as_py() or 1 for text in texts), default=1)
     return max(min(_ROWS_AT_ONCE, _BYTES_AT_ONCE // longest), 1)
+
+
+def _evenly(empty: pa.Table, pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """The same rows, as many at once each time whatever pieces they came in: a file's bytes depend on that. The empty
+    table when there are none."""
+    rows, given = empty, False
+    for piece in pieces:
+        rows = pa.concat_tables([rows, piece])
+        while len(rows) >= _ROWS_AT_ONCE:
+            yield rows.slice(0, _ROWS_AT_ONCE)
+            rows, given = rows.slice(_ROWS_AT_ONCE), True
+    if len(rows) or not given:
+        yield rows
 
 
 def _put_in_place(part: Path, folder: Path) -> Path:

@@ -1,8 +1,8 @@
 """One run of a recipe over any number of reports: the same under Nsight and without it.
 
 A recipe is a module `<recipe>/analysis.py` (see `Recipe`). Each report is analysed by itself, possibly in another
-process (`analyse_report`), which puts its tables on disk; they are joined, written and summed up here (`run`), mapped
-into memory, in an order that has nothing to do with which report was done first.
+process (`analyse_report`), which puts its tables on disk; they are read again piece by piece, joined, written and
+summed up here (`run`), in an order that has nothing to do with which report was done first.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import importlib
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,6 +23,7 @@ import pyarrow as pa
 from recipes import quality
 from recipes.capture import Capture, read_capture
 from recipes.errors import PackError
+from recipes.gather import UNREADABLE, Outcome, Tables, collect, pieces, whole
 from recipes.gpu_work import Span
 from recipes.memory import return_freed, share_heap
 from recipes.notebook import render
@@ -35,7 +37,7 @@ from recipes.report.inputs import Input, find_inputs, open_input, shown
 from recipes.report.search import REPORT_SUFFIXES
 from recipes.spill import Spill, spill_in
 from recipes.tables import FILES, Table
-from recipes.terminal import Progress, plain, progress
+from recipes.terminal import plain, progress
 from recipes.units import format_count
 
 
@@ -73,20 +75,6 @@ class Recipe(Protocol):
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What came of one report: its row of FILES, and those of its tables that are not on disk.
-
-    `number` is its place among the inputs, from 1.
-    """
-
-    number: int
-    file: dict[str, Any]
-    tables: dict[str, pa.Table] = field(default_factory=dict)
-    #: How the steps were found and what they cover, in words; empty without GPU work.
-    steps: str = ""
-
-
-@dataclass(frozen=True)
 class Task:
     """One report to analyse, as it is sent to a worker."""
 
@@ -109,8 +97,6 @@ class Task:
 MapTasks = Callable[[Callable[[Task], Outcome], Callable[[Task, str], Outcome], Sequence[Task]], Iterable[Outcome]]
 
 
-UNREADABLE = "unreadable"
-_BY_REPORT = (("report", "ascending"),)
 #: So many reports with findings are named in the printed quality line.
 _SHOWN_FINDINGS = 5
 
@@ -157,14 +143,13 @@ def run(
     ):
         tasks = _tasks(recipe, inputs, args, settings, find_exporter, spill)
         arriving = map_tasks(analyse_report, lost_report, tasks)
-        outcomes = _collect(arriving, len(tasks), spill, warn, strict=args.strict)
-        tables = {table: _joined(table, outcomes, spill) for table in recipe.TABLES}
-        tables[FILES] = FILES.sorted(FILES.build({name: [o.file[name] for o in outcomes] for name in FILES.names}))
-        by_name = {table.name: rows for table, rows in tables.items()}
-        if recipe.COMBINED:
-            combined = recipe.combine(by_name, tables[FILES], settings)
-            tables |= {table: table.sorted(combined[table.name]) for table in recipe.COMBINED}
-            by_name = {table.name: rows for table, rows in tables.items()}
+        outcomes = collect(arriving, len(tasks), spill, warn, strict=args.strict)
+        files = FILES.sorted(FILES.build({name: [o.file[name] for o in outcomes] for name in FILES.names}))
+        by_name = Tables({table.name: partial(whole, table, outcomes, spill) for table in recipe.TABLES})
+        by_name[FILES.name] = files
+        combined = recipe.combine(by_name, files, settings) if recipe.COMBINED else {}
+        made = {FILES: files, **{table: table.sorted(combined[table.name]) for table in recipe.COMBINED}}
+        by_name |= {table.name: rows for table, rows in made.items()}
         # Only the first such line is the place of the quality line: names may hold anything.
         before, _, after = recipe.summarise(by_name, settings).partition("\n{quality}")
         summary = plain(f"{before}\n{_quality_line(outcomes, brief=recipe.TELLS_FINDINGS)}{after}", keep_lines=True)
@@ -173,7 +158,10 @@ def run(
             output.part,
             folder,
             recipe.NAME,
-            tables,
+            {
+                **{table: pieces(table, outcomes, spill) for table in recipe.TABLES},
+                **{table: [rows] for table, rows in made.items()},
+            },
             csv=args.csv,
             texts={
                 f"{recipe.NAME}.ipynb": render(template, recipe.notebook_tables(by_name), summary),
@@ -218,38 +206,6 @@ def _tasks(
         )
         for number, item in enumerate(inputs, 1)
     ]
-
-
-def _collect(
-    arriving: Iterable[Outcome], count: int, spill: Spill | None, warn: Callable[[str], None], *, strict: bool
-) -> list[Outcome]:
-    """The outcomes in the order of the inputs. A report that failed is told at once, in one line.
-
-    PackError when all failed or, if strict, one did.
-    """
-    outcomes: list[Outcome] = []
-    failures, told = [], 0
-    shown = Progress(count)
-    if count > 1:
-        shown.show(0, 0)
-    for outcome in arriving:
-        if spill and outcome.tables:
-            outcome = replace(outcome, tables=spill.keep(outcome.number, outcome.tables))
-        outcomes.append(outcome)
-        if outcome.file["status"] == UNREADABLE:
-            failures.append(outcome.file["message"])
-        # The last one waits as long as it may be the error that the run ends with.
-        may_fail = strict or len(failures) == len(outcomes)
-        for message in failures[told : len(failures) - may_fail]:
-            progress("")
-            warn(plain(message))
-            told += 1
-        if count > 1:
-            shown.show(len(outcomes), len(failures))
-    progress("")
-    if failures and (strict or len(failures) == count):
-        raise PackError(failures[-1])
-    return sorted(outcomes, key=lambda outcome: outcome.number)
 
 
 def lost_report(task: Task, reason: str) -> Outcome:
@@ -344,20 +300,6 @@ def _analyse(task: Task, announce: Callable[[str], None]) -> tuple[dict[str, pa.
 def _file_row(task: Task, **known: Any) -> dict[str, Any]:
     path = shown(task.item.path.absolute())
     return {**dict.fromkeys(FILES.names), "report": task.item.label, "path": path, **known}
-
-
-def _joined(table: Table, outcomes: list[Outcome], spill: Spill | None) -> pa.Table:
-    """One table of all reports, in its order; what is on disk stays there."""
-    parts = [table.empty()]
-    # Reports are in order each, and so are all when their names are.
-    for outcome in sorted(outcomes, key=lambda outcome: outcome.file["report"]):
-        rows = outcome.tables.get(table.name)
-        if rows is None and spill is not None:
-            rows = spill.read(outcome.number, table.name)
-        if rows is not None:
-            parts.append(rows)
-    joined = pa.concat_tables(parts)
-    return joined if table.sort[:1] == _BY_REPORT else table.sorted(joined)
 
 
 def _quality_line(outcomes: list[Outcome], *, brief: bool) -> str:

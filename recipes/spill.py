@@ -1,7 +1,7 @@
 """The tables of many reports on disk until all are there, so that no process holds more than one report's.
 
-A worker writes its report's tables itself, as Arrow files that are mapped into memory later: what goes between
-processes is small. A worker on another machine that does not see the folder sends its tables back instead.
+A worker writes its report's tables itself, as compressed Arrow files that are read piece by piece later: what goes
+between processes is small. A worker on another machine that does not see the folder sends its tables back instead.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from pathlib import Path
 import pyarrow as pa
 
 _MARK = "mark"
+# A twentieth of the room, in about the time that writing it all would take.
+_COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
+_PIECE_ROWS = 1 << 17
 
 
 @dataclass(frozen=True)
@@ -39,14 +42,16 @@ class Spill:
         except OSError:
             return tables
 
-    def read(self, number: int, name: str) -> pa.Table | None:
-        """A table of a report, mapped into memory; None when it was not written."""
+    def read(self, number: int, name: str) -> Iterator[pa.Table]:
+        """A table of a report, piece by piece; nothing when it was not written."""
         try:
-            # The mapping outlives the file: hundreds of reports would be too many open ones.
-            with pa.memory_map(os.fspath(self._path(number, name))) as file:
-                return pa.ipc.open_file(file).read_all()
+            file = pa.memory_map(os.fspath(self._path(number, name)))
         except FileNotFoundError:
-            return None
+            return
+        with file:
+            reader = pa.ipc.open_file(file)
+            for batch in range(reader.num_record_batches):
+                yield pa.Table.from_batches([reader.get_batch(batch)])
 
     def _path(self, number: int, name: str) -> Path:
         return self.folder / f"{number}-{name}.arrow"
@@ -55,9 +60,9 @@ class Spill:
 def _write(path: Path, rows: pa.Table) -> None:
     # Under a name of its own first: one report may be analysed twice at once when a worker is taken for dead.
     part = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
-    # A file holds one dictionary for each column.
-    with pa.OSFile(os.fspath(part), "wb") as file, pa.ipc.new_file(file, rows.schema) as writer:
-        writer.write_table(rows.unify_dictionaries())
+    with pa.OSFile(os.fspath(part), "wb") as file, pa.ipc.new_file(file, rows.schema, options=_COMPRESSED) as writer:
+        # A file holds one dictionary for each column.
+        writer.write_table(rows.unify_dictionaries(), max_chunksize=_PIECE_ROWS)
     part.rename(path)
 
 

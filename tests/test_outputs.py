@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -26,7 +27,7 @@ def here(tmp_path, monkeypatch):
 def write(folder, rows, *, force=True, **more):
     with output_folder(folder, force=force) as output:
         settings = {"csv": False, "texts": {"out.nsys-analysis": "{}"}, **more}
-        write_outputs(output.part, folder, "llm_test", {TABLE: TABLE.sorted(TABLE.build(rows))}, **settings)
+        write_outputs(output.part, folder, "llm_test", {TABLE: [TABLE.sorted(TABLE.build(rows))]}, **settings)
 
 
 def test_first_free_name_is_taken():
@@ -120,6 +121,21 @@ def test_output_with_files_of_the_users_is_never_overwritten(extra, tmp_path):
 
 def test_csv_has_one_head_whatever_pieces_a_table_is_in(tmp_path):
     table = Table("t", "row", (Column("a", "int64"),))
-    rows = pa.concat_tables([table.empty(), table.build({"a": [1]}), table.empty(), table.build({"a": [2]})])
-    write_outputs(tmp_path, tmp_path, "r", {table: rows}, csv=True, texts={})
+    pieces = [table.empty(), table.build({"a": [1]}), table.empty(), table.build({"a": [2]})]
+    write_outputs(tmp_path, tmp_path, "r", {table: pieces}, csv=True, texts={})
     assert (tmp_path / "t.csv").read_text() == '"a"\n1\n2\n'
+
+
+@pytest.mark.parametrize("sizes", [[300_000], [1] * 5 + [131_067, 131_072, 37_856], [100_000] * 3, [0, 299_999, 1, 0]])
+def test_bytes_do_not_depend_on_the_pieces(sizes, tmp_path):
+    table = Table("t", "row", (Column("a", "int64"), Column("b", "string", coded=True)))
+    values = pa.array(range(300_000))
+    rows = table.build({"a": values, "b": pc.cast(pc.divide(values, 1000), pa.string())})
+    starts = [sum(sizes[:number]) for number in range(len(sizes))]
+    pieces = [rows.slice(start, size) for start, size in zip(starts, sizes, strict=True)]
+    for name, given in (("whole", [rows]), ("pieces", pieces)):
+        (tmp_path / name).mkdir()
+        write_outputs(tmp_path / name, tmp_path, "r", {table: given}, csv=True, texts={})
+    for file in ("t.parquet", "t.csv"):
+        assert (tmp_path / "whole" / file).read_bytes() == (tmp_path / "pieces" / file).read_bytes()
+    assert pq.read_metadata(tmp_path / "pieces" / "t.parquet").num_row_groups == 3

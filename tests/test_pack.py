@@ -44,7 +44,7 @@ LAYERS = (
     ("capture",),
     ("edges",),
     ("checks",),
-    ("quality", "options", "outputs"),
+    ("quality", "options", "outputs", "gather"),
     ("run",),
     ("local", "remote", "classify", "check", "install", "capture_command"),
     ("__main__",),

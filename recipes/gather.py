@@ -1,0 +1,98 @@
+"""What came of the reports of a run: gathered as it arrives, put together again in an order of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+
+from recipes.errors import PackError
+from recipes.spill import Spill
+from recipes.tables import Table
+from recipes.terminal import Progress, plain, progress
+
+#: The status of a report that gave nothing.
+UNREADABLE = "unreadable"
+_BY_REPORT = (("report", "ascending"),)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one report: its row of FILES, and those of its tables that are not on disk.
+
+    `number` is its place among the inputs, from 1.
+    """
+
+    number: int
+    file: dict[str, Any]
+    tables: dict[str, pa.Table] = field(default_factory=dict)
+    #: How the steps were found and what they cover, in words; empty without GPU work.
+    steps: str = ""
+
+
+def collect(
+    arriving: Iterable[Outcome], count: int, spill: Spill | None, warn: Callable[[str], None], *, strict: bool
+) -> list[Outcome]:
+    """The outcomes in the order of the inputs. A report that failed is told at once, in one line.
+
+    PackError when all failed or, if strict, one did.
+    """
+    outcomes: list[Outcome] = []
+    failures, told = [], 0
+    shown = Progress(count)
+    if count > 1:
+        shown.show(0, 0)
+    for outcome in arriving:
+        if spill and outcome.tables:
+            outcome = replace(outcome, tables=spill.keep(outcome.number, outcome.tables))
+        outcomes.append(outcome)
+        if outcome.file["status"] == UNREADABLE:
+            failures.append(outcome.file["message"])
+        # The last one waits as long as it may be the error that the run ends with.
+        may_fail = strict or len(failures) == len(outcomes)
+        for message in failures[told : len(failures) - may_fail]:
+            progress("")
+            warn(plain(message))
+            told += 1
+        if count > 1:
+            shown.show(len(outcomes), len(failures))
+    progress("")
+    if failures and (strict or len(failures) == count):
+        raise PackError(failures[-1])
+    return sorted(outcomes, key=lambda outcome: outcome.number)
+
+
+class Tables(dict[str, pa.Table]):
+    """Tables by name. Those of the reports are put together when they are asked for: the longest never are."""
+
+    def __init__(self, makers: dict[str, Callable[[], pa.Table]]) -> None:
+        self._makers = makers
+
+    def __missing__(self, name: str) -> pa.Table:
+        self[name] = self._makers[name]()
+        return self[name]
+
+
+def whole(table: Table, outcomes: list[Outcome], spill: Spill | None) -> pa.Table:
+    """One table of all reports, in its order."""
+    return pa.concat_tables([table.empty(), *pieces(table, outcomes, spill)])
+
+
+def pieces(table: Table, outcomes: list[Outcome], spill: Spill | None) -> Iterator[pa.Table]:
+    """The same piece by piece."""
+    if table.sort[:1] != _BY_REPORT:
+        reports = _of_reports(table, outcomes, spill)
+        yield table.sorted(pa.concat_tables([table.empty(), *reports]))
+        return
+    # Reports are in order each, and so are all when their names are.
+    yield from _of_reports(table, sorted(outcomes, key=lambda outcome: outcome.file["report"]), spill)
+
+
+def _of_reports(table: Table, outcomes: list[Outcome], spill: Spill | None) -> Iterator[pa.Table]:
+    for outcome in outcomes:
+        if table.name in outcome.tables:
+            yield outcome.tables[table.name]
+        elif spill is not None:
+            yield from spill.read(outcome.number, table.name)
