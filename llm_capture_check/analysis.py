@@ -11,7 +11,7 @@ import pyarrow as pa
 from llm_capture_check.api_survey import ApiSurvey, survey_api_calls
 from llm_capture_check.graph_ranges import capture_ranges
 from llm_capture_check.perturbation import perturbation
-from llm_capture_check.records import lost_records, over_time, silence
+from llm_capture_check.records import lost_records, over_time
 from llm_capture_check.startup import startup
 from llm_capture_check.step_times import StepTimes, step_times
 from llm_capture_check.tables import CAPTURES, FINDINGS, PROCESSES, RECORDS, STEP_TIMES
@@ -19,7 +19,7 @@ from llm_capture_check.unsteady import unsteady_steps
 from llm_capture_check.versions import schema_version
 from llm_capture_check.window import busy_edges, few_steps, overhead, overhead_share, tracing_options
 from recipes.capture import Capture
-from recipes.checks.cheap import cheap_checks
+from recipes.checks.cheap import cheap_checks, without_effects
 from recipes.checks.engine import ANY
 from recipes.checks.finding import INFO, Finding
 from recipes.checks.processes import processes_of
@@ -39,13 +39,14 @@ class Settings:
 
 def analyse(capture: Capture, settings: Settings) -> tuple[dict[str, pa.Table], list[str]]:
     """The tables of one report, without the columns report and rank; and what only these checks find, in words."""
-    subject = Subject(capture, read_facts(capture.report, ""))
+    subject = Subject(capture, capture.facts or read_facts(capture.report, ""))
     survey, times = survey_api_calls(capture), step_times(capture)
     cheap = cheap_checks(subject)
     thorough = list(_thorough(subject, survey, times, settings))
-    # What the cheap checks found in the steps is told better by the launches of the whole window.
-    better = {finding.check for finding in thorough} & {"lost_records"}
-    findings = in_order([*(finding for finding in cheap if finding.check not in better), *thorough])
+    # The launches of the whole window tell better than steps do.
+    better = {"lost_records", *(finding.check for finding in thorough if finding.check == "records_stop")}
+    cheap = [finding for finding in cheap if finding.check not in better]
+    findings = in_order(without_effects(_once([*cheap, *thorough])))
     tables = {
         FINDINGS.name: FINDINGS.of_report({name: [getattr(f, name) for f in findings] for name in FINDINGS.names[1:]}),
         CAPTURES.name: CAPTURES.of_report({name: [value] for name, value in _capture(subject, survey, times).items()}),
@@ -56,13 +57,17 @@ def analyse(capture: Capture, settings: Settings) -> tuple[dict[str, pa.Table], 
     return tables, [finding.line for finding in thorough if finding.severity != INFO]
 
 
+def _once(findings: list[Finding]) -> list[Finding]:
+    """Of findings of one check and message the first."""
+    return list({(finding.check, finding.message): finding for finding in reversed(findings)}.values())
+
+
 def _thorough(subject: Subject, survey: ApiSurvey, times: StepTimes, settings: Settings) -> Iterator[Finding]:
     yield from schema_version(subject)
     yield from tracing_options(subject)
     if not len(subject.capture.work):
         return
     yield from lost_records(subject, survey)
-    yield from silence(subject, survey)
     yield from startup(subject, survey)
     yield from busy_edges(subject, survey, times)
     yield from overhead(subject, survey)

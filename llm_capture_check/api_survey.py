@@ -11,6 +11,7 @@ from recipes.attribution import launch_name_ids
 from recipes.capture import Capture
 from recipes.devices import pid_of
 from recipes.gpu_work import read_correlation, read_gpu_work
+from recipes.graph_captures import capture_edge_ids, capture_edges, captures
 from recipes.launches import LaunchIds
 from recipes.report import schema
 from recipes.report.report import Report, numbers
@@ -25,8 +26,7 @@ SETUP = {
     ),
     "making CUDA graphs": r"cu(da)?GraphInstantiate|cu(da)?GraphUpload",
 }
-_BEGIN_CAPTURE, _END_CAPTURE = r"cu(da)?StreamBeginCapture", r"cu(da)?StreamEndCapture"
-_COLUMNS = ("global_tid", "correlation_id", "name", "start_ns", "end_ns")
+_COLUMNS = ("global_tid", "correlation_id", "name", "start_ns", "end_ns", "return_value")
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class ApiSurvey:
     """What the API calls of a report tell.
 
     `calls` and `last_ns`: for each process how many, and the end of the last one. Launch calls in order of start,
-    those that went into a graph under capture left out: launch_ns, launch_pid int64, recorded bool (the report has
-    work of it). Calls that set things up: setup_ns, setup_end_ns int64, setup_kind int8, a place in SETUP. The times
-    in which threads captured graphs: capture_ns, capture_end_ns, capture_thread int64.
+    those that failed or went into a graph under capture left out: launch_ns, launch_pid int64, recorded bool (the
+    report has work of it). Calls that set things up: setup_ns, setup_end_ns int64, setup_kind int8, a place in SETUP.
+    The times in which threads captured graphs: capture_ns, capture_end_ns, capture_thread int64.
     """
 
     calls: dict[int, int]
@@ -60,19 +60,19 @@ def survey_api_calls(capture: Capture) -> ApiSurvey:
     known = {pid: LaunchIds(ids) for pid, _, ids in read_correlation(report, work) if len(ids)}
     launching = launch_name_ids(report)
     setup = [_ids_of(report, pattern) for pattern in SETUP.values()]
-    edges = [_ids_of(report, _BEGIN_CAPTURE), _ids_of(report, _END_CAPTURE)]
+    edge_ids = capture_edge_ids(report)
     calls: dict[int, int] = {}
     last_ns: dict[int, int] = {}
     parts: dict[str, list[tuple[np.ndarray, ...]]] = {"launch": [], "setup": [], "edge": []}
     for batch in report.batches(schema.API_CALLS, _COLUMNS):
-        thread, correlation_id, name, start_ns, end_ns = (numbers(column, 0) for column in batch.columns)
+        thread, correlation_id, name, start_ns, end_ns, status = (numbers(column, 0) for column in batch.columns)
         pid = pid_of(thread)
         inside = span.touches(start_ns, end_ns)
         for process in np.unique(pid).tolist():
             own = pid == process
             calls[process] = calls.get(process, 0) + int(np.count_nonzero(own))
             last_ns[process] = max(last_ns.get(process, 0), int(end_ns[own].max()))
-            rows = np.flatnonzero(own & inside & np.isin(name, launching))
+            rows = np.flatnonzero(own & inside & (status == 0) & np.isin(name, launching))
             ids = known.get(process)
             recorded = np.zeros(len(rows), bool) if ids is None else ids.places(correlation_id[rows]) >= 0
             parts["launch"].append((start_ns[rows], thread[rows], recorded, correlation_id[rows]))
@@ -80,17 +80,18 @@ def survey_api_calls(capture: Capture) -> ApiSurvey:
             rows = np.flatnonzero(inside & np.isin(name, ids))
             codes = np.full(len(rows), kind, dtype=np.int8)
             parts["setup"].append((start_ns[rows], end_ns[rows], codes, pid[rows], correlation_id[rows]))
-        for kind, ids in enumerate(edges):
-            rows = np.flatnonzero(np.isin(name, ids))
-            parts["edge"].append((thread[rows], start_ns[rows], np.full(len(rows), kind, dtype=np.int8)))
+        rows, ends = capture_edges(name, edge_ids)
+        parts["edge"].append((thread[rows], start_ns[rows], ends))
     launch_ns, launch_thread, recorded, launch_id = _joined(parts["launch"], (np.int64, np.int64, bool, np.int64))
     setup_ns, setup_end_ns, setup_kind, *setup_ids = _joined(
         parts["setup"], (np.int64, np.int64, np.int8, np.int64, np.int64)
     )
     once = _once(*setup_ids)
     setup_ns, setup_end_ns, setup_kind = setup_ns[once], setup_end_ns[once], setup_kind[once]
-    captures = _captures(*_joined(parts["edge"], (np.int64, np.int64, np.int8)))
-    captured = Lookup(*captures, np.arange(len(captures[0]))).find(launch_thread, launch_ns) >= 0
+    spans = captures(*_joined(parts["edge"], (np.int64, np.int64, bool)))
+    # Whichever thread of the process captures.
+    capturing = Lookup(pid_of(spans[0]), spans[1], spans[2], np.arange(len(spans[0])))
+    captured = capturing.find(pid_of(launch_thread), launch_ns) >= 0
     once = _once(pid_of(launch_thread), launch_id)
     order = once[np.argsort(launch_ns[once], kind="stable")]
     order = order[~captured[order] | recorded[order]]
@@ -103,18 +104,10 @@ def survey_api_calls(capture: Capture) -> ApiSurvey:
         setup_ns=setup_ns,
         setup_end_ns=np.maximum(setup_end_ns, setup_ns),
         setup_kind=setup_kind,
-        capture_thread=captures[0],
-        capture_ns=captures[1],
-        capture_end_ns=captures[2],
+        capture_thread=spans[0],
+        capture_ns=spans[1],
+        capture_end_ns=spans[2],
     )
-
-
-def _captures(thread: np.ndarray, at_ns: np.ndarray, kind: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Thread, begin and end of each capture of a graph: a begin and the next end on its thread."""
-    order = np.lexsort((kind, at_ns, thread))
-    thread, at_ns, kind = thread[order], at_ns[order], kind[order]
-    pair = np.flatnonzero((kind[:-1] == 0) & (kind[1:] == 1) & (thread[:-1] == thread[1:]))
-    return thread[pair], at_ns[pair], at_ns[pair + 1]
 
 
 def _once(pid: np.ndarray, correlation_id: np.ndarray) -> np.ndarray:

@@ -44,6 +44,12 @@ COLOURS = {"error": "#f8d7da", "warn": "#fff3cd", "info": "#e2eafc"}
 shown = findings.fillna("")
 shown.loc[shown["report"] == "", "report"] = "all reports together"
 shown = shown.sort_values("severity", key=lambda level: level.map({"error": 0, "warn": 1, "info": 2}), kind="stable")
+# The same said of many reports is one row.
+alike = ["check", "severity", "message", "remedy"]
+shown = shown.groupby(alike, sort=False, as_index=False).agg(
+    reports=("report", lambda names: ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")),
+    evidence=("evidence", "first"),
+)[["severity", "check", "message", "evidence", "reports", "remedy"]]
 shown.head(200).style.apply(
     lambda row: [f"background-color: {COLOURS[row['severity']]}; color: #222"] * len(row), axis=1
 ).hide(axis="index").format(escape="html").set_properties(**{"text-align": "left", "white-space": "normal"})
@@ -53,7 +59,10 @@ shown.head(200).style.apply(
 # What each report holds. Whole steps are those that are complete; launches without a record are lost work.
 
 # %%
-captures.drop(columns=["session", "begin_utc_ns", "end_utc_ns"]).head(200)
+shown = captures.drop(columns=["session", "begin_utc_ns", "end_utc_ns"]).astype({"rank": "Int64"})
+shown.insert(3, "window_ms", (shown.pop("window_ns") / 1e6).round(3))
+shown["engine"] = shown["engine"].astype(object).where(shown["engine"].notna(), "")
+shown.head(200)
 
 # %% [markdown]
 # ## When the captures were made
@@ -103,7 +112,10 @@ for (report, device), own in list(steps.groupby(["report", "device"], sort=False
             marker_symbol=symbols, marker_size=8,
         )  # fmt: skip
     figure.update_layout(title=f"{report} · GPU {device}", xaxis_title="ms", yaxis_title="step, ms", height=340)
-    figure.update_yaxes(rangemode="tozero")
+    # A step that takes many times as long as the others is cut off, so that the others can be told apart.
+    most = own["duration_ns"].max() / 1e6
+    usual = own["duration_ns"].quantile(0.9) / 1e6
+    figure.update_yaxes(range=[0, 1.1 * (most if most < 3 * usual else 1.5 * usual)])
     figure.show()
 if not len(steps):
     print("No steps were found.")
@@ -112,4 +124,4 @@ if not len(steps):
 # ## Processes
 
 # %%
-processes.head(200)
+processes.astype({"rank": "Int64"}).head(200)

@@ -12,6 +12,7 @@ from recipes.capture import Capture
 from recipes.checks.finding import INFO, WARN, Finding
 from recipes.checks.subject import Subject
 from recipes.launches import NONE
+from recipes.memory import distinct
 from recipes.projection import project
 from recipes.units import format_ns, format_share
 
@@ -44,10 +45,10 @@ def perturbation(subject: Subject, times: StepTimes, step_time_ns: float | None)
 
 
 def _measured(subject: Subject, times: StepTimes, step_time_ns: float) -> Iterator[Finding]:
-    name, entries = _most_steps(times)
-    periods_ns = times.period_ns[entries]
-    known_ns = periods_ns[periods_ns > 0]
-    typical_ns = float(np.median(known_ns if len(known_ns) else times.duration_ns[entries]))
+    # From a step of a phase to its next: a training step has several phases.
+    name, entries = max(times.phases(), key=lambda group: len(group[1]))
+    between_ns = np.diff(np.sort(times.start_ns[entries]))
+    typical_ns = float(np.median(between_ns if len(between_ns) else times.duration_ns[entries]))
     ratio = typical_ns / step_time_ns
     evidence = f"{name}: {format_ns(typical_ns)} in the capture, {format_ns(step_time_ns)} without the profiler"
     if ratio < 1 / _SLOWER:
@@ -60,11 +61,8 @@ def _measured(subject: Subject, times: StepTimes, step_time_ns: float) -> Iterat
 
 def _most_steps(times: StepTimes) -> tuple[str, np.ndarray]:
     """Name and entries of the group with most whole steps, of several the longest."""
-    groups = [
-        (len(entries), int(times.duration_ns[entries].sum()), name, entries) for name, _, entries in times.groups()
-    ]
-    _, _, name, entries = max(groups, key=lambda group: group[:3])
-    return name, entries
+    groups = ((len(rows), int(times.duration_ns[rows].sum()), name, rows) for name, _, rows in times.groups())
+    return max(groups, key=lambda group: group[:3])[2:]
 
 
 def _launches_and_idle(capture: Capture, times: StepTimes) -> tuple[np.ndarray, np.ndarray]:
@@ -75,7 +73,7 @@ def _launches_and_idle(capture: Capture, times: StepTimes) -> tuple[np.ndarray, 
     known = np.flatnonzero((projection.of_operation >= 0) & (launch != NONE))
     count = max(len(capture.launches.start_ns), 1)
     # A launch of many operations, as of a graph, is one.
-    pairs = np.unique(projection.of_operation[known].astype(np.int64) * count + launch[known])
+    pairs = distinct(projection.of_operation[known].astype(np.int64) * count + launch[known])
     launches = np.bincount(pairs // count, minlength=len(projection))
     idle_ns = np.zeros(len(projection))
     for device in range(len(work.devices.numbers)):

@@ -13,10 +13,9 @@ from recipes.units import format_ns, format_share
 
 #: The window is looked at in so many parts.
 BINS = 20
-#: So many launches may be without a record before it is told, and so many at its end make a stop.
-_LOST, _STOPPED = 0.001, 10
-#: CUDA records that end this share of the session before the last range have stopped, unless no launch is due.
-_SILENCE = 0.2
+#: So many launches may be without a record before it is told; so many at the end, over this share of the window, make
+#: a stop.
+_LOST, _STOPPED, _SILENCE = 0.001, 10, 0.02
 
 
 def over_time(survey: ApiSurvey, work_start_ns: np.ndarray) -> dict[str, np.ndarray]:
@@ -42,37 +41,29 @@ def over_time(survey: ApiSurvey, work_start_ns: np.ndarray) -> dict[str, np.ndar
 
 
 def lost_records(subject: Subject, survey: ApiSurvey) -> Iterator[Finding]:
-    """Launches without a record: at the end of the window from some moment on, or anywhere."""
-    recorded, count = survey.recorded, len(survey.recorded)
-    lost = count - int(np.count_nonzero(recorded))
-    if not recorded.any() or lost <= _LOST * count:
-        return
-    last = int(np.flatnonzero(recorded)[-1])
-    tail = count - 1 - last
-    whole = f"{lost:,} of {count:,} launches ({format_share(lost / count)}) have no record"
-    if tail >= _STOPPED and tail > lost / 2:
-        at_ns, end_ns = int(survey.launch_ns[last]), int(survey.launch_ns[-1])
-        message = f"GPU records stop while launches go on: none for the last {tail:,} launches"
-        evidence = (
-            f"the last launch with a record is at {at_ns:,} ns, {format_ns(end_ns - at_ns)} before the last launch"
-        )
-        yield subject.found("records_stop", WARN, message, f"{evidence}; {whole}")
-        return
-    first = int(np.flatnonzero(recorded)[0])
-    where = f"{first:,} before the first record, {tail:,} after the last, {lost - first - tail:,} between"
-    yield subject.found("lost_records", WARN, "GPU records were lost", f"{whole}: {where}")
+    """Launches without a record: of a process from some moment on, or anywhere."""
+    for pid in np.unique(survey.launch_pid).tolist():
+        own = survey.launch_pid == pid
+        finding = _of_process(subject, pid, survey.launch_ns[own], survey.recorded[own])
+        if finding is not None:
+            yield finding
 
 
-def silence(subject: Subject, survey: ApiSurvey) -> Iterator[Finding]:
-    """CUDA records that end long before the last NVTX range, though steps go on."""
-    capture = subject.capture
-    silent = capture.within & ~capture.attribution.working
-    if not silent.any() or not len(capture.work):
-        return
-    last_ns = max(int(capture.work.end_ns.max()), *survey.last_ns.values(), 0)
-    first_ns = int(capture.work.start_ns.min())
-    end_ns = int(capture.steps.end_ns.max())
-    if end_ns - last_ns > _SILENCE * (end_ns - first_ns) and (capture.steps.start_ns[silent] >= last_ns).all():
-        message = "CUDA records stop while steps go on"
-        evidence = f"the last one is at {last_ns:,} ns, the last step ends {format_ns(end_ns - last_ns)} later"
-        yield subject.found("records_stop", WARN, message, evidence)
+def _of_process(subject: Subject, pid: int, launch_ns: np.ndarray, recorded: np.ndarray) -> Finding | None:
+    lost = np.flatnonzero(~recorded)
+    known = np.flatnonzero(recorded)
+    if not len(known) or not len(lost):
+        return None
+    count, last = len(recorded), int(known[-1])
+    tail, head = count - 1 - last, int(known[0])
+    at_ns, quiet_ns = int(launch_ns[last]), int(launch_ns[-1] - launch_ns[last])
+    if tail >= _STOPPED and quiet_ns > _SILENCE * (launch_ns[-1] - launch_ns[0]):
+        message = f"GPU records of process {pid} stop while launches go on: none for the last {tail:,}"
+        evidence = f"the last launch with a record is at {at_ns:,} ns, {format_ns(quiet_ns)} before the last one"
+        return subject.found("records_stop", WARN, message, f"{evidence}; of {count:,} launches")
+    # What the window cuts off at its ends is no loss.
+    between = len(lost) - tail - head
+    if between <= _LOST * count:
+        return None
+    evidence = f"{between:,} of {count:,} launches ({format_share(between / count)}) of process {pid}"
+    return subject.found("lost_records", WARN, "launches amid others without a record of their work", evidence)

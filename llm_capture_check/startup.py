@@ -9,43 +9,62 @@ import numpy as np
 from llm_capture_check.api_survey import SETUP, ApiSurvey
 from recipes import intervals
 from recipes.capture import Capture
-from recipes.checks.finding import WARN, Finding
+from recipes.checks.finding import INFO, WARN, Finding
 from recipes.checks.subject import Subject
 from recipes.gpu_work import KERNEL, MEMCPY
 from recipes.units import format_count, format_ns
 
-#: Set-up calls, or kernels that never run again, are told from this share of the window, or of GPU time, on.
-_WORTH = 0.02
+#: Set-up calls are told from this share of the window on; work that runs only before the first step from that share of
+#: GPU time.
+_WORTH, _MUCH_WORK = 0.02, 0.1
 
 
 def startup(subject: Subject, survey: ApiSurvey) -> Iterator[Finding]:
-    """Start-up in the window: set-up calls, copies and kernels that run only before the first step."""
+    """Start-up in the window: set-up calls, copies and kernels before and in the first step; and set-up later."""
     capture = subject.capture
     begin_ns = min(int(capture.work.start_ns.min()), int(survey.setup_ns.min(initial=np.iinfo(np.int64).max)))
     window_ns = int(capture.work.end_ns.max()) - begin_ns
-    setup_ns = _union_ns(survey.setup_ns, survey.setup_end_ns)
-    once = _only_before_steps(capture)
+    early = survey.setup_ns < _first_step_end_ns(capture)
+    told = _setup_told(survey, early, window_ns)
+    told += [text for share, text in _only_before_steps(capture) if share > _MUCH_WORK]
+    if told:
+        evidence = f"in {format_ns(window_ns)} from the first of it to the last GPU work: {', '.join(told)}"
+        start_ns = _steady_ns(capture, survey, early)
+        if start_ns is not None:
+            evidence += f"; the steps behind it: --filter-time {start_ns}/"
+        yield subject.found("startup", WARN, "start-up or warm-up lies in the window", evidence)
+    later = _setup_told(survey, ~early, window_ns)
+    if later:
+        message = "code is loaded or memory allocated while steps run"
+        yield subject.found("setup_in_steps", INFO, message, f"in {format_ns(window_ns)}: {', '.join(later)}")
+
+
+def _first_step_end_ns(capture: Capture) -> int:
+    """When the first step that has work ends on the host; the end of time without steps."""
+    working = capture.attribution.working & capture.within
+    if not working.any():
+        return np.iinfo(np.int64).max
+    first = np.flatnonzero(working)[capture.steps.start_ns[working].argmin()]
+    return int(capture.steps.end_ns[first])
+
+
+def _setup_told(survey: ApiSurvey, chosen: np.ndarray, window_ns: int) -> list[str]:
+    """What set-up calls consist of, if they take a share of the window that is worth telling."""
+    if _union_ns(survey.setup_ns[chosen], survey.setup_end_ns[chosen]) <= _WORTH * window_ns:
+        return []
     told = []
-    if setup_ns > _WORTH * window_ns:
-        for kind, name in enumerate(SETUP):
-            own = survey.setup_kind == kind
-            if own.any():
-                time_ns = _union_ns(survey.setup_ns[own], survey.setup_end_ns[own])
-                told.append(f"{name} {format_ns(time_ns)} ({format_count(np.count_nonzero(own), 'call')})")
-    told += [text for share, text in once if share > _WORTH]
-    if not told:
-        return
-    evidence = f"in {format_ns(window_ns)} from the first of it to the last GPU work: {', '.join(told)}"
-    start_ns = _steady_ns(capture, survey)
-    if start_ns is not None:
-        evidence += f"; the steps behind it: --filter-time {start_ns}/"
-    yield subject.found("startup", WARN, "start-up or warm-up lies in the window", evidence)
+    for kind, name in enumerate(SETUP):
+        own = chosen & (survey.setup_kind == kind)
+        if own.any():
+            time_ns = _union_ns(survey.setup_ns[own], survey.setup_end_ns[own])
+            told.append(f"{name} {format_ns(time_ns)} ({format_count(np.count_nonzero(own), 'call')})")
+    return told
 
 
-def _steady_ns(capture: Capture, survey: ApiSurvey) -> int | None:
-    """When the host began the first step behind all set-up; None when there is none."""
+def _steady_ns(capture: Capture, survey: ApiSurvey, early: np.ndarray) -> int | None:
+    """When the host began the first step behind early set-up; None when there is none."""
     starts_ns = capture.steps.start_ns[capture.attribution.working & capture.within]
-    later = starts_ns[starts_ns >= survey.setup_end_ns.max(initial=np.iinfo(np.int64).min)]
+    later = starts_ns[starts_ns >= survey.setup_end_ns[early].max(initial=np.iinfo(np.int64).min)]
     return int(later.min()) if len(later) else None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,9 +19,9 @@ from recipes.work_families import name_families
 class StepTimes:
     """One entry for each step and device, in order of device and start: the steps of the capture as the GPU ran them.
 
-    step, pid, device int64 (the device's number); phase and batch per entry; edge bool; start_ns, duration_ns int64;
-    period_ns int64, negative for the last; gemms int64 and gemm_ns int64, kernels of the GEMM family and
-    their summed durations.
+    step, pid, device int64 (the device's number); phase, batch and tokens per entry; edge bool; start_ns, duration_ns
+    int64; period_ns int64, negative for the last; gemms, gemm_ns int64, kernels of the GEMM family and their summed
+    durations; operations int64.
     """
 
     step: np.ndarray
@@ -29,6 +29,7 @@ class StepTimes:
     device: np.ndarray
     phase: list[str]
     batch: list[int | None]
+    tokens: list[int | None]
     edge: np.ndarray
     start_ns: np.ndarray
     duration_ns: np.ndarray
@@ -37,13 +38,23 @@ class StepTimes:
     gemm_ns: np.ndarray
     operations: np.ndarray
 
-    def groups(self) -> Iterator[tuple[str, int, np.ndarray]]:
-        """Name, device and entries (whole steps, in order of time) of each process's steps of a phase and batch."""
-        batches = [-1 if batch is None else batch for batch in self.batch]
+    def phases(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Name and entries (whole steps, in order of time) of each process's steps of a phase on a device."""
+        for (_, _, phase), entries in self._places(self.phase):
+            yield phase, np.array([place for place in entries if not self.edge[place]], dtype=np.int64)
+
+    def _places(self, *columns: Sequence) -> list[tuple[tuple, list[int]]]:
+        """The entries of each device, process and values of the columns."""
         places = defaultdict(list)
-        for place, key in enumerate(zip(self.device.tolist(), self.pid.tolist(), self.phase, batches, strict=True)):
+        for place, key in enumerate(zip(self.device.tolist(), self.pid.tolist(), *columns, strict=True)):
             places[key].append(place)
-        for (device, _, phase, batch), entries in sorted(places.items()):
+        return sorted(places.items())
+
+    def groups(self) -> Iterator[tuple[str, int, np.ndarray]]:
+        """Name, device and entries (whole steps, in order of time) of each process's steps that should be alike: of one
+        phase, batch and number of tokens."""
+        batches, tokens = ([-1 if value is None else value for value in values] for values in (self.batch, self.tokens))
+        for (device, _, phase, batch, _), entries in self._places(self.phase, batches, tokens):
             name = phase if batch < 0 else f"{phase} at batch {batch}"
             yield name, device, np.array([place for place in entries if not self.edge[place]], dtype=np.int64)
 
@@ -64,6 +75,7 @@ def step_times(capture: Capture) -> StepTimes:
         device=numbers[projection.device] if len(numbers) else np.zeros(0, dtype=np.int64),
         phase=[steps.phases[place] for place in steps.phase[projection.step].tolist()],
         batch=[steps.meanings[place].batch for place in projection.step.tolist()],
+        tokens=[steps.meanings[place].tokens for place in projection.step.tolist()],
         edge=edge[projection.step],
         start_ns=projection.start_ns,
         duration_ns=projection.duration_ns,

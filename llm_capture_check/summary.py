@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Sequence
 
@@ -9,31 +10,19 @@ import pyarrow as pa
 
 from recipes.checks.finding import ERROR, INFO, SEVERITIES, WARN, worst
 from recipes.text_table import shortened, text_table
-from recipes.units import format_count, format_ms, format_share
+from recipes.units import format_ms, format_share
 
-_NAME_WIDTH = 40
+_NAME_WIDTH, _WIDTH = 36, 118
 #: So many reports are shown; a fleet's are counted by check, and all are in findings.parquet.
 _REPORTS, _PROCESSES = 8, 16
 _NOTEBOOK_STEPS = 3000
 _TRUST = {"": "can be trusted", INFO: "can be trusted", WARN: "can be trusted in part", ERROR: "cannot be used"}
 
 #: Findings that only another capture mends.
-_CAPTURE_AGAIN = frozenset(
-    [
-        "no_gpu_work",
-        "cuda_not_traced",
-        "processes",
-        "records_stop",
-        "lost_records",
-        "lost_graph_work",
-        "opaque_graphs",
-        "startup",
-        "no_nvtx",
-        "steps_silent",
-        "steps_share",
-        "window_end",
-    ]
-)
+_CAPTURE_AGAIN = {
+    "no_gpu_work", "cuda_not_traced", "no_records", "processes", "records_stop", "lost_records", "lost_graph_work",
+    "opaque_graphs", "startup", "no_nvtx", "library_ranges", "steps_silent", "steps_share", "window_end",
+}  # fmt: skip
 
 Row = dict
 
@@ -46,6 +35,9 @@ def summarise(tables: dict[str, pa.Table], settings: object) -> str:
     engines = {row["report"]: row["engine"] for row in tables["captures"].to_pylist()}
     lines = [_verdict(reports, by_report), "{quality}"]
     shown = sorted(reports, key=lambda report: -_rank(by_report[report]))[:_REPORTS]
+    if len(reports) > 1:
+        # Of many, those without a fault are counted only.
+        shown = [report for report in shown if _rank(by_report[report]) > SEVERITIES.index(INFO)]
     for report in (*shown, None):
         if by_report[report]:
             lines += ["", report or "all reports together", *_told(by_report[report])]
@@ -77,24 +69,31 @@ def _verdict(reports: Sequence[str], by_report: dict) -> str:
     counts = Counter(_TRUST[level] for level in levels.values())
     told = [f"{counts[text]} {text}" for text in dict.fromkeys(_TRUST.values()) if counts[text]]
     together = [row["message"] for row in by_report[None] if row["severity"] != INFO]
-    return f"Of {len(reports)} captures {', '.join(told)}" + (f"; {together[0]}" if together else "")
+    each = " each by itself, but not together" if together else ""
+    return f"Of {len(reports)} captures {', '.join(told)}{each}" + (f": {together[0]}" if together else "")
 
 
 def _told(rows: Sequence[Row]) -> list[str]:
     lines = []
     for row in rows:
         evidence = f" ({row['evidence']})" if row["evidence"] else ""
-        lines.append(f"  {row['severity']:5s} {row['check']}: {row['message']}{evidence}")
-        if row["remedy"]:
-            lines.append(f"        {row['remedy']}")
+        lines += _wrapped(f"  {row['severity']:5s} {row['check']}: {row['message']}{evidence}")
+        lines += _wrapped(f"        {row['remedy']}") if row["remedy"] else []
     return lines
+
+
+def _wrapped(text: str) -> list[str]:
+    """A text in lines that fit a terminal; names and commands are not broken."""
+    return textwrap.wrap(
+        text, _WIDTH, subsequent_indent=" " * 8, drop_whitespace=True, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _command(engine: str | None, rows: Sequence[Row]) -> list[str]:
     """How to capture again, where that is what helps."""
     if not any(row["severity"] != INFO and row["check"] in _CAPTURE_AGAIN for row in rows):
         return []
-    return [f"  the whole command and code: python -m recipes capture-command {engine or ''}".rstrip()]
+    return [f"  a command and the code to start from: python -m recipes capture-command {engine or 'ENGINE'}"]
 
 
 def _counts(findings: Sequence[Row]) -> str:
@@ -112,36 +111,32 @@ def _inventory(captures: Sequence[Row]) -> str:
          "-" if row["overhead_share"] is None else format_share(row["overhead_share"])]
         for row in captures[:_REPORTS]
     ]  # fmt: skip
-    head = ["report", "rank", "engine", "GPUs", "CUDA processes", "operations", "window ms", "whole steps",
-            "launches recorded", "profiler"]  # fmt: skip
+    head = ["report", "rank", "engine", "GPUs", "processes", "operations", "window ms", "whole steps", "launches",
+            "profiler"]  # fmt: skip
     return text_table(head, rows)
 
 
 def _process_table(processes: Sequence[Row]) -> list[str]:
     """The processes of the reports in which one is without work."""
-    odd = {
-        row["report"] for row in processes if row["uses_cuda"] and not row["traced_elsewhere"] and not row["operations"]
-    }
+    due = [row for row in processes if row["uses_cuda"] and not row["traced_elsewhere"]]
+    odd = {row["report"] for row in due if not row["operations"]}
     rows = [
-        [f"{shortened(row['report'], _NAME_WIDTH)} {row['pid']} {row['name'] or ''}".strip(), _traced(row),
+        [f"{shortened(row['report'], _NAME_WIDTH)} {row['pid']} {row['name'] or ''}".strip(),
+         "yes" if row["uses_cuda"] else "no", _traced(row),
          *(f"{row[name]:,}" for name in ("api_calls", "operations", "ranges"))]
         for row in processes if row["report"] in odd
     ]  # fmt: skip
     if not rows:
         return []
-    more = (
-        [f"and {format_count(len(rows) - _PROCESSES, 'more process')}es: see processes.parquet"]
-        if len(rows) > _PROCESSES
-        else []
-    )
-    return ["", text_table(["process", "traced", "CUDA calls", "operations", "ranges"], rows[:_PROCESSES]), *more]
+    more = [f"and {len(rows) - _PROCESSES:,} more: see processes.parquet"] if len(rows) > _PROCESSES else []
+    head = ["process", "uses CUDA", "traced", "CUDA calls", "operations", "ranges"]
+    return ["", text_table(head, rows[:_PROCESSES]), *more]
 
 
 def _traced(row: Row) -> str:
     if row["traced_elsewhere"]:
         return "by another capture"
-    traced = "yes" if row["traced"] else "no"
-    return traced if row["uses_cuda"] else f"{traced}, no CUDA context"
+    return "yes" if row["traced"] else "no"
 
 
 def notebook_tables(tables: dict[str, pa.Table]) -> dict[str, pa.Table]:

@@ -13,6 +13,8 @@ from recipes.checks.finding import ERROR, INFO, WARN, Finding
 from recipes.checks.remedies import remedy
 from recipes.units import format_ns
 
+#: Files that were copied together may differ in time by so much.
+_COPIED_S = 60
 #: Windows of one job differ in length by this factor at most.
 _LENGTHS = 1.5
 _SHOWN = 5
@@ -29,7 +31,7 @@ def combine(tables: dict[str, pa.Table], files: pa.Table, settings: object) -> d
     captures = [row for row in tables["captures"].to_pylist() if row["operations"]]
     of_file = {row["report"]: row for row in inputs}
     captures = [{**of_file[row["report"]], **row} for row in captures]
-    found = [*_inputs(inputs), *_same_twice(captures), *_as_a_set(captures)]
+    found = [*_inputs(inputs), *_same_twice(captures), *_as_a_set(_first_of_each(captures))]
     added = {"report": [report for report, _ in found]}
     added |= {name: [getattr(finding, name) for _, finding in found] for name in FINDINGS.names[1:]}
     return {FINDINGS.name: pa.concat_tables([tables[FINDINGS.name], FINDINGS.build(added)])}
@@ -42,10 +44,14 @@ def _found(check: str, severity: str, message: str, evidence: str = "") -> Findi
 def _inputs(inputs: Sequence[Row]) -> Placed:
     for row in inputs:
         if row["status"] == "unreadable":
-            yield row["report"], _found("unreadable", ERROR, row["message"])
-        for older, newer in _stale(Path(row["path"])):
-            message = f"{older} is older than {newer}: tools that read it show another capture"
-            yield row["report"], _found("stale_export", WARN, message, "by their times of change")
+            # The message says what to do.
+            yield row["report"], Finding("unreadable", ERROR, row["message"], "")
+        path = Path(row["path"])
+        for older, newer in _stale(path):
+            # This run read the report itself, or the export that is old.
+            severity = WARN if path.name == older else INFO
+            message = f"{older} is older than {newer}: tools that read it may show another capture"
+            yield row["report"], _found("stale_export", severity, message, "by their times of change")
 
 
 def _stale(path: Path) -> Iterator[tuple[str, str]]:
@@ -60,22 +66,31 @@ def _stale(path: Path) -> Iterator[tuple[str, str]]:
 
 def _older(export: Path, report: Path) -> bool:
     try:
-        return export.stat().st_mtime < report.stat().st_mtime
+        return export.stat().st_mtime < report.stat().st_mtime - _COPIED_S
     except OSError:
         return False
 
 
 def _same_twice(captures: Sequence[Row]) -> Placed:
     """The same capture under two names."""
+    for reports in _alike(captures, "session", "begin_utc_ns", "end_utc_ns", "pids", "operations"):
+        if len(reports) > 1 and (reports[0]["session"] or reports[0]["begin_utc_ns"] is not None):
+            message = f"the same capture is given {len(reports)} times, and its numbers count as often"
+            yield None, _found("duplicate_report", WARN, message, _listed([row["report"] for row in reports]))
+
+
+def _first_of_each(captures: Sequence[Row]) -> list[Row]:
+    """One report of each capture, and of each series of windows that one Nsight recorded of a rank."""
+    known = [rows for rows in _alike(captures, "session", "rank") if rows[0]["session"]]
+    return [*(rows[0] for rows in known), *(row for row in captures if not row["session"])]
+
+
+def _alike(captures: Sequence[Row], *columns: str) -> list[list[Row]]:
+    """The reports that have the same values in some columns, together."""
     same = defaultdict(list)
     for row in captures:
-        if row["session"] or row["begin_utc_ns"] is not None:
-            key = (row["session"], row["begin_utc_ns"], row["end_utc_ns"], row["pids"], row["operations"])
-            same[key].append(row["report"])
-    for reports in same.values():
-        if len(reports) > 1:
-            message = f"the same capture is given {len(reports)} times, and its numbers count as often"
-            yield None, _found("duplicate_report", WARN, message, _listed(reports))
+        same[tuple(row[column] for column in columns)].append(row)
+    return list(same.values())
 
 
 def _as_a_set(captures: Sequence[Row]) -> Placed:
@@ -94,7 +109,9 @@ def _as_a_set(captures: Sequence[Row]) -> Placed:
     if missing:
         ranks = ", ".join(map(str, missing[:_SHOWN])) + (", ..." if len(missing) > _SHOWN else "")
         message = "reports of ranks are missing"
-        yield None, _found("missing_rank", WARN, message, f"{len(missing)} of at least {max(counts) + 1}: {ranks}")
+        # More missing than there are have been left out on purpose.
+        severity = WARN if len(missing) <= len(counts) else INFO
+        yield None, _found("missing_rank", severity, message, f"{len(missing)} of at least {max(counts) + 1}: {ranks}")
     yield from _unlike(ranked, "gpu_name", "other_gpu", WARN, "ranks ran on different GPUs")
     yield from _unlike(ranked, "nsys_version", "other_version", INFO, "reports were exported by different versions")
     yield from _windows(ranked)

@@ -9,17 +9,18 @@ import numpy as np
 from llm_capture_check.step_times import StepTimes
 from recipes.checks.finding import INFO, Finding
 from recipes.checks.subject import Subject
+from recipes.phases import DECODE_PHASES
 from recipes.units import format_ns
 
-#: So many steps are needed to tell a trend from chance; and to compare the first with the others.
-_ENOUGH, _SOME = 8, 4
+#: So many steps are needed to tell a change from chance; and to compare the first with the others.
+_ENOUGH, _SOME = 12, 4
 #: Steps differ worth telling from this share of their median on.
 _WORTH = 0.05
-#: Rank correlation with time from which on a change is a drift: by chance below 1 % from 8 steps on.
-_TREND = 0.85
-#: Two modes: the split explains this share of the variance (0.75 would be even spread), each has this share of steps,
-#: and they are this share of the median apart.
-_SPLIT, _SMALLER, _APART = 0.9, 0.2, 0.1
+#: A drift: rank correlation with time so many standard errors from none (by chance below 0.1 %), or this at most.
+_ERRORS, _TREND = 3.3, 0.85
+#: Two modes: the split explains this share of the variance, each has this share of steps, they are this share of the
+#: median apart, and half of that is empty between them.
+_SPLIT, _SMALLER, _APART, _EMPTY = 0.9, 0.1, 0.1, 0.5
 #: A first step that takes this many times the median of the others.
 _SLOW_FIRST = 1.5
 
@@ -52,10 +53,11 @@ def _changes(subject: Subject, times: StepTimes, name: str, entries: np.ndarray)
     kind, change, evidence = _change(duration_ns)
     if not kind:
         return
-    # GEMMs of like steps do the same work whatever the context: if they change alike, the clock did.
+    # GEMMs of as many tokens do the same work whatever the context: if they change alike, the clock did.
     gemm_ns, gemms = times.gemm_ns[entries], times.gemms[entries]
     clock_kind, clock_change, clock_evidence = _change(gemm_ns)
-    if clock_kind and (gemms == gemms[0]).all() and clock_change * change > 0:
+    same_work = times.phase[entries[0]] in DECODE_PHASES or times.tokens[entries[0]] is not None
+    if clock_kind and same_work and (gemms == gemms[0]).all() and clock_change * change > 0:
         message = f"the GPU's clock changed: GEMMs of {name} steps {clock_kind}, with the same calls"
         yield subject.found("clock", INFO, message, f"{clock_evidence}; the steps themselves: {evidence}")
         return
@@ -70,20 +72,24 @@ def _change(values_ns: np.ndarray) -> tuple[str, float, str]:
     third = max(len(values_ns) // 3, 1)
     early_ns, late_ns = float(np.median(values_ns[:third])), float(np.median(values_ns[-third:]))
     change = (late_ns - early_ns) / median_ns
-    low_ns, high_ns, explained, smaller = _best_split(values_ns)
+    # A step in twenty may be odd without hiding what the others do.
+    kept_ns = np.sort(values_ns)[: len(values_ns) - len(values_ns) // 20]
+    low_ns, high_ns, explained, smaller, empty = _best_split(kept_ns)
     apart = (high_ns - low_ns) / median_ns
-    if explained > _SPLIT and smaller >= _SMALLER and apart > _APART:
+    if explained > _SPLIT and smaller >= _SMALLER and apart > _APART and empty > _EMPTY:
         figures = f"around {format_ns(low_ns)} and {format_ns(high_ns)}, {smaller:.0%} in the smaller group"
         return "two modes", change or apart, f"{figures}, {len(values_ns)} steps"
-    if abs(change) > _WORTH and abs(_rank_correlation(values_ns)) > _TREND:
+    enough = min(_TREND, _ERRORS / np.sqrt(len(values_ns) - 1))
+    if abs(change) > _WORTH and abs(_rank_correlation(values_ns)) > enough:
         figures = f"{format_ns(early_ns)} at the beginning, {format_ns(late_ns)} at the end ({change:+.0%})"
         return "drift", change, f"{figures}, {len(values_ns)} steps"
     return "", 0.0, ""
 
 
-def _best_split(values: np.ndarray) -> tuple[float, float, float, float]:
-    """The means of the two groups that explain most of the variance, the share explained, that of the smaller group."""
-    ordered = np.sort(values).astype(np.float64)
+def _best_split(ordered: np.ndarray) -> tuple[float, float, float, float, float]:
+    """Of values in order the two groups that explain most of the variance: their means, the share explained, the share
+    of values in the smaller group, and how much of the distance of the means lies between the groups."""
+    ordered = ordered.astype(np.float64)
     count, total = len(ordered), ordered.sum()
     below = np.cumsum(ordered)[:-1]
     size = np.arange(1, count)
@@ -92,12 +98,14 @@ def _best_split(values: np.ndarray) -> tuple[float, float, float, float]:
     spread = ((ordered - total / count) ** 2).sum()
     low, high = below[best] / size[best], (total - below[best]) / (count - size[best])
     explained = between[best] / spread if spread else 0.0
-    return float(low), float(high), float(explained), float(min(size[best], count - size[best]) / count)
+    empty = (ordered[best + 1] - ordered[best]) / (high - low) if high > low else 0.0
+    return float(low), float(high), float(explained), float(min(size[best], count - size[best]) / count), float(empty)
 
 
 def _rank_correlation(values: np.ndarray) -> float:
-    """Spearman's correlation of values with their order."""
-    rank = np.argsort(np.argsort(values, kind="stable"), kind="stable").astype(np.float64)
-    if len(rank) < 2:
+    """Spearman's correlation of values with their order; equal values share their rank."""
+    _, rank, counts = np.unique(values, return_inverse=True, return_counts=True)
+    rank = (np.cumsum(counts) - (counts - 1) / 2)[rank.ravel()]
+    if len(counts) < 2:
         return 0.0
     return float(np.corrcoef(rank, np.arange(len(rank)))[0, 1])

@@ -105,10 +105,10 @@ def few_steps(subject: Subject, times: StepTimes) -> Iterator[Finding]:
     if cut:
         message = "steps that may be incomplete (no record, profiler start or stop, cut) count in no median"
         yield subject.found("steps_cut", INFO, message, f"{cut:,} of {steps:,} steps")
-    groups = [(len(entries), int(times.duration_ns[entries].sum()), name) for name, _, entries in times.groups()]
-    # The group with most steps is what the capture is about: a lone prefill is no fault.
-    most, _, name = max(groups, default=(0, 0, ""))
-    if groups and most < _FEW:
+    # The phase with most steps is what the capture is about: a lone prefill is no fault.
+    phases = [(len(entries), int(times.duration_ns[entries].sum()), name) for name, entries in times.phases()]
+    most, _, name = max(phases, default=(0, 0, ""))
+    if phases and most < _FEW:
         severity = WARN if most < _TOO_FEW else INFO
         message = f"few steps, so that percentiles are rough: {name} has most"
         yield subject.found("steps_few", severity, message, format_count(most, "whole step"))

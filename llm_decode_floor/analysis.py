@@ -19,7 +19,7 @@ from llm_decode_floor.waterfall import step_parts
 from recipes import families
 from recipes.capture import Capture
 from recipes.edges import edge_steps
-from recipes.memory import sums
+from recipes.memory import distinct, sums
 from recipes.projection import NONE, Projection, project
 from recipes.tables import Table
 from recipes.work_families import name_families, passes
@@ -118,7 +118,7 @@ def _launches(capture: Capture, projection: Projection) -> np.ndarray:
     launch = capture.launches.of_operation
     known = (projection.of_operation >= 0) & (launch >= 0)
     width = len(capture.launches.start_ns) + 1
-    pairs = np.unique(projection.of_operation[known].astype(np.int64) * width + launch[known])
+    pairs = distinct(projection.of_operation[known].astype(np.int64) * width + launch[known])
     return np.bincount(pairs // width, minlength=len(projection))
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from recipes.devices import pid_of
 from recipes.gpu_work import GpuWork, read_correlation
+from recipes.graph_captures import capture_edge_ids, capture_edges, captures
 from recipes.launches import LaunchIds, LaunchTable, api_calls
 from recipes.report.report import Report
 from recipes.steps import Steps
@@ -29,6 +30,9 @@ _LAUNCH_CALLS = (
     "GraphLaunch",
     "Launch",
 )
+
+
+_NO_CALLS = (np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,7 @@ def attribute(report: Report, work: GpuWork, steps: Steps, table: LaunchTable | 
     """
     code = np.full(len(work), NO_LAUNCH * len(WAYS), dtype=np.int32)
     launches, lost = np.zeros(len(steps), dtype=np.int64), np.zeros(len(steps), dtype=np.int64)
-    resolver, launch_names = _Resolver(steps), launch_name_ids(report)
+    resolver, launch_names, edge_ids = _Resolver(steps), launch_name_ids(report), capture_edge_ids(report)
     columns = ["start_ns", "name"] if table is None else ["start_ns", "name", "end_ns"]
     for process, rows, correlation_id in read_correlation(report, work):
         ids = LaunchIds(correlation_id)
@@ -67,6 +71,7 @@ def attribute(report: Report, work: GpuWork, steps: Steps, table: LaunchTable | 
         if table is not None:
             table.open(ids)
         of_launch = np.full(len(ids), NO_LAUNCH * len(WAYS), dtype=np.int32)
+        unrecorded, edges = [_NO_CALLS], [(*_NO_CALLS, np.zeros(0, dtype=bool))]
         for thread, call_id, start_ns, name, *end_ns in api_calls(report, process, *columns):
             place = ids.places(call_id)
             working = place >= 0
@@ -79,7 +84,12 @@ def attribute(report: Report, work: GpuWork, steps: Steps, table: LaunchTable | 
             of_launch[place] = resolver.resolve(thread[working], start_ns[working])
             silent = np.flatnonzero(~working)
             silent = silent[np.isin(name[silent], launch_names)]
-            lost += _per_step(resolver.resolve(thread[silent], start_ns[silent]), len(steps))
+            unrecorded.append((thread[silent], start_ns[silent]))
+            at, ends = capture_edges(name, edge_ids)
+            edges.append((thread[at], start_ns[at], ends))
+        silent_thread, silent_ns = (np.concatenate(column) for column in zip(*unrecorded, strict=True))
+        kept = ~_while_capturing(silent_ns, *(np.concatenate(column) for column in zip(*edges, strict=True)))
+        lost += _per_step(resolver.resolve(silent_thread[kept], silent_ns[kept]), len(steps))
         if table is not None:
             table.close(rows, of_operation)
         code[rows] = of_launch[of_operation]
@@ -88,6 +98,13 @@ def attribute(report: Report, work: GpuWork, steps: Steps, table: LaunchTable | 
     way[code < 0] = -1
     code //= len(WAYS)
     return Attribution(code, way, launches, lost)
+
+
+def _while_capturing(at_ns: np.ndarray, thread: np.ndarray, edge_ns: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Which times lie in the capture of a graph by any thread of the process."""
+    _, begin_ns, end_ns = captures(thread, edge_ns, ends)
+    one = np.zeros(len(begin_ns), dtype=np.int64)
+    return Lookup(one, begin_ns, end_ns, one).find(np.zeros(len(at_ns), dtype=np.int64), at_ns) >= 0
 
 
 def _per_step(code: np.ndarray, count: int) -> np.ndarray:

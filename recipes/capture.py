@@ -14,7 +14,8 @@ from recipes.inference import infer_steps
 from recipes.launches import Launches, LaunchTable
 from recipes.layers import Layers, find_layers
 from recipes.phases import PhaseRule
-from recipes.ranges import Ranges, ranges_by_domain, read_ranges
+from recipes.ranges import Ranges, commonest_names, ranges_by_domain, read_ranges
+from recipes.report.facts import Facts
 from recipes.report.report import Report
 from recipes.steps import Steps, find_steps
 
@@ -38,11 +39,15 @@ class Capture:
     ranges: Ranges | None
     #: How many ranges there are in each NVTX domain; the default domain is empty text.
     domains: dict[str, int]
+    #: Its commonest range names.
+    commonest: list[str]
     #: The time range looked at.
     span: Span
     #: Of each step, whether it lies in the time range looked at, in part at least; and whether it is cut by it.
     within: np.ndarray
     cut: np.ndarray
+    #: What the report says of itself and the user of it, where that is known.
+    facts: Facts | None = None
 
     @property
     def filtered(self) -> bool:
@@ -120,6 +125,7 @@ def read_capture(report: Report, span: Span, rules: Sequence[PhaseRule], needs: 
         layers=None,
         ranges=ranges if RANGES in needs else None,
         domains=ranges_by_domain(ranges),
+        commonest=commonest_names(ranges),
         span=span,
         within=within,
         cut=~within,

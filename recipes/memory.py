@@ -39,6 +39,14 @@ def gather(pieces: Iterable[Sequence[np.ndarray]], rows: int, types: Sequence[ty
     return [column[:first] for column in columns]
 
 
+def distinct(values: np.ndarray) -> np.ndarray:
+    """The distinct values in order. np.unique hashes, which is slow where values come almost in order already."""
+    ordered = np.sort(values, kind="stable")
+    first = np.ones(len(ordered), dtype=bool)
+    first[1:] = ordered[1:] != ordered[:-1]
+    return ordered[first]
+
+
 def sums(code: np.ndarray, values: np.ndarray, count: int) -> np.ndarray:
     """The sum of the values (int64, none negative) of each code from 0 to count - 1, int64 and exact."""
     total = np.zeros(count, dtype=np.int64)

@@ -122,6 +122,13 @@ def ranges_by_domain(ranges: Ranges) -> dict[str, int]:
     return {name: count for name, count in zip(ranges.domains, counts, strict=True) if count}
 
 
+def commonest_names(ranges: Ranges, count: int = 3) -> list[str]:
+    """The texts that most ranges have, the commonest first."""
+    counts = np.bincount(ranges.text, minlength=len(ranges.texts))
+    order = np.argsort(-counts, kind="stable")[:count]
+    return [ranges.texts[code] for code in order.tolist() if counts[code]]
+
+
 def _texts(text: pa.DictionaryArray) -> tuple[np.ndarray, list[str]]:
     """A code per range and the text of each code, without what emit_nvtx appends."""
     cut = pc.replace_substring_regex(text.dictionary, _APPENDED, "").dictionary_encode()

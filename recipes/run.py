@@ -99,6 +99,7 @@ MapTasks = Callable[[Callable[[Task], Outcome], Callable[[Task, str], Outcome], 
 
 #: So many reports with findings are named in the printed quality line.
 _SHOWN_FINDINGS = 5
+_MORE = "  llm_capture_check says more"
 
 
 def load_recipe(name: str) -> Recipe:
@@ -271,6 +272,7 @@ def _analyse(task: Task, announce: Callable[[str], None]) -> tuple[dict[str, pa.
         facts = replace(facts, rank=task.rank, rank_source="--rank-map")
     recipe = load_recipe(task.recipe)
     capture = read_capture(report, task.span, load_phase_rules(task.phases), recipe.NEEDS)
+    capture = replace(capture, facts=facts)
     return_freed()
     work = capture.work
     verdict = quality.judge(capture, facts)
@@ -321,6 +323,7 @@ def _quality_line(outcomes: list[Outcome], *, brief: bool) -> str:
     limited = sorted(
         (row for row in rows if row["message"] and not brief), key=lambda row: levels.index(row["quality"])
     )
+    steps = [_MORE, *steps] if limited else steps
     if len(outcomes) == 1:
         return "\n".join([": ".join([line, *(row["message"] for row in limited)]), *steps])
     shown = [f"  {row['report']}: {row['message']}" for row in limited[:_SHOWN_FINDINGS]]

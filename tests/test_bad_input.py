@@ -119,7 +119,7 @@ def test_graph_work_that_was_not_recorded_is_said(make_export, tmp_path):
     # What Nsight 2023.4 makes of a capture with --cuda-graph-trace=graph: launches without any work.
     strings = {"id": [1, 2], "value": ["gemm", "cudaGraphLaunch_v10000"]}
     calls = {"start": [1], "end": [2], "globalTid": [7 << 24], "correlationId": [5], "nameId": [2]}
-    kernels = operations((90, 100, 0, 7 << 24), demangledName=1, shortName=1)
+    kernels = operations((90, 100, 0, 7 << 24), demangledName=1, shortName=1, graphNodeId=None)
     path = make_export(StringIds=strings, CUPTI_ACTIVITY_KIND_RUNTIME=calls, **{KERNELS: kernels})
     done = pack("run", "llm_kernel_families", "--input", path, "--output", tmp_path / "out")
     assert "graphs were launched but their work was not recorded" in done.stdout
@@ -206,7 +206,7 @@ def test_full_disk_for_the_output_is_told(graph_sqlite, tmp_path):
 
 def test_names_cannot_steer_the_terminal(make_export, tmp_path):
     strings = {"id": [1], "value": ["evil\x1b[2Jname\u202e"]}
-    kernels = operations((90, 100, 0, 7 << 24), demangledName=1, shortName=1)
+    kernels = operations((90, 100, 0, 7 << 24), demangledName=1, shortName=1, graphNodeId=None)
     path = make_export(StringIds=strings, **{KERNELS: kernels})
     done = pack("run", "llm_kernel_families", "--input", path, "--output", tmp_path / "out")
     assert "evil\\x1b[2Jname\\u202e" in done.stdout

@@ -38,7 +38,7 @@ LAYERS = (
     ("report", "nsight", "advice"),
     ("devices", "phases", "timeline"),
     ("gpu_work", "ranges"),
-    ("steps", "launches", "work_families", "host"),
+    ("steps", "launches", "work_families", "host", "graph_captures"),
     ("attribution", "projection", "idle", "layers"),
     ("inference",),
     ("capture",),

@@ -9,36 +9,40 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from recipes.checks.finding import ERROR, INFO, WARN, Finding
+from recipes.checks.finding import INFO, WARN, Finding
 from recipes.checks.subject import Subject
 from recipes.report import schema
+from recipes.units import format_count
 
-# Nsight's severities (table ENUM_DIAGNOSTIC_SEVERITY_LEVEL); the others are information.
-_BY_NSIGHT = {2: WARN, 3: ERROR}
-_LENGTH = 160
+# Of Nsight's severities (table ENUM_DIAGNOSTIC_SEVERITY_LEVEL) the one that counts where no rule knows the text.
+_ERROR = 3
+_LENGTH, _SHOWN = 120, 3
+# Numbers, addresses and paths differ from process to process, and a path can tell what is nobody's business.
+_PARTICULARS = re.compile(r"(?:[\w.~-]*/)+[\w.~-]*|0x[0-9a-fA-F]+|\d+")
 
 
 def diagnostics(subject: Subject) -> Iterator[Finding]:
-    """Messages of Nsight's that say records are missing or tracing failed, alike ones as one."""
+    """Messages of Nsight's that say records are missing or tracing failed, as one finding."""
     rows = subject.capture.report.read(schema.DIAGNOSTICS, ["severity", "text"])
     texts = zip(rows["severity"].fill_null(0).to_pylist(), rows["text"].fill_null("").to_pylist(), strict=True)
-    counts = Counter((_severity(severity, text), _alike(text)) for severity, text in texts)
-    for (severity, text), count in counts.items():
-        if severity != INFO:
-            times = f"{count} times" if count > 1 else "once"
-            yield subject.found("diagnostics", severity, f"Nsight says: {text}", times)
+    counts = Counter(_alike(text) for severity, text in texts if judged(severity, text) == WARN)
+    if counts:
+        told = "; ".join(text for text, _ in counts.most_common(_SHOWN))
+        more = f"; and {len(counts) - _SHOWN} more kinds" if len(counts) > _SHOWN else ""
+        yield subject.found("diagnostics", WARN, f"Nsight says: {told}{more}", format_count(counts.total(), "message"))
 
 
-def _severity(severity: int, text: str) -> str:
+def judged(severity: int, text: str) -> str:
+    """`warn` or `info`, by the rules of diagnostics.tsv, else by the severity that Nsight gives."""
     for known, pattern in _rules():
         if pattern.search(text):
             return known
-    return _BY_NSIGHT.get(severity, INFO)
+    return WARN if severity == _ERROR else INFO
 
 
 def _alike(text: str) -> str:
-    """A message without the numbers that differ from process to process, in one short line."""
-    line = " ".join(re.sub(r"\d+", "N", text).split())
+    """A message without particulars, in one short line."""
+    line = " ".join(_PARTICULARS.sub("...", text).split())
     return line if len(line) <= _LENGTH else f"{line[:_LENGTH]}..."
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from recipes.checks.finding import INFO, WARN, Finding
@@ -19,7 +19,8 @@ _CUDA_THREAD = "cuda-EvtHandlr"
 # Nsight's threads in a process that it traces. From outside, names of threads end after 15 characters: a process with
 # a cut one is traced by another Nsight, that of another rank.
 _NSIGHT_THREAD, _CUPTI_THREAD, _CUPTI_SEEN_FROM_OUTSIDE = "[NSys]", "CUPTI worker thread", "CUPTI worker th"
-_TOOLS = re.compile(r"nsys|nsight|QdstrmImporter|cuda-gdb", re.IGNORECASE)
+# Programs of the machine, not of a job.
+_TOOLS = re.compile(r"nsys|nsight|QdstrmImporter|cuda-gdb|nvidia-|nv-hostengine|dcgm|Xorg|gnome-", re.IGNORECASE)
 _SHOWN = 4
 
 
@@ -60,26 +61,28 @@ def processes_of(report: Report, working: list[int]) -> list[Process]:
     return found
 
 
-def missing_processes(subject: Subject) -> Iterator[Finding]:
-    """CUDA processes of which the report has no GPU work."""
-    known = processes_of(subject.capture.report, subject.capture.work.devices.pids)
+def missing_processes(subject: Subject, known: Sequence[Process]) -> Iterator[Finding]:
+    """CUDA processes of which the report has no GPU work, though it has some of others."""
     using = [process for process in known if process.uses_cuda and not process.traced_elsewhere]
-    missing = [process for process in using if not process.working]
-    if not missing or subject.option("COLLECT_CUDA_TRACE") == "false":
-        return
-    untraced = [process for process in missing if not process.traced]
-    why = []
-    if untraced:
-        why.append(f"{_listed(untraced)} not traced, as happens to processes forked without exec")
-    if len(untraced) < len(missing):
-        why.append(f"{_listed([process for process in missing if process.traced])} traced, but without any GPU work")
-    # A report of one rank need not have the others; they may have been left out on purpose.
-    severity = INFO if subject.facts.rank is not None and len(untraced) == len(missing) else WARN
-    if len(missing) < len(using):
-        message = f"GPU work of {len(using) - len(missing)} of {len(using)} CUDA processes only"
-    else:
-        message = f"no GPU work of {'any CUDA process' if len(using) > 1 else 'the CUDA process'}"
-    yield subject.found("processes", severity, message, "; ".join(why))
+    untraced = [process for process in using if not process.traced]
+    silent = [process for process in using if process.traced and not process.working]
+    working = len(using) - len(untraced) - len(silent)
+    if untraced and subject.option("COLLECT_CUDA_TRACE") != "false":
+        kin = {_kin(process.name) for process in using if process.traced}
+        related = [process for process in untraced if _kin(process.name) in kin]
+        # Of another name it may be another job's, and in a report of one rank another rank's that is not wanted.
+        severity = WARN if related and subject.facts.rank is None else INFO
+        why = "not traced, as happens to processes forked without exec" if related else "not traced, maybe another job"
+        message = f"GPU work of {working} of {len(using)} CUDA processes only"
+        yield subject.found("processes", severity, message, f"{_listed(related or untraced)} {why}")
+    if silent and working:
+        message = f"{len(silent)} of {len(using)} CUDA processes were traced, but have no GPU work"
+        yield subject.found("idle_processes", WARN, message, _listed(silent))
+
+
+def _kin(name: str) -> str:
+    """What processes of one program have in common: VLLM::Worker_TP1 and VLLM::EngineCore, python3 and python3.11."""
+    return re.split(r"::|[_\d. -]", name.lower(), maxsplit=1)[0]
 
 
 def idle_contexts(subject: Subject) -> Iterator[Finding]:

@@ -94,6 +94,11 @@ class Report:
         """Whether the export holds the table, with or without rows."""
         return self._exported(table) is not None
 
+    def tells(self, table: SourceTable, column: str) -> bool:
+        """Whether the export has what a column is made of."""
+        exported = self._exported(table)
+        return exported is not None and bool(_present(table.columns[column], self._source.columns(exported)))
+
     def pairs(self, table: SourceTable) -> list[tuple[str, str]]:
         """A table of names and values as a list of pairs; a null value is an empty text."""
         rows = self.read(table, ["name", "value"])
