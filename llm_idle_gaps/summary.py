@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,7 @@ from llm_idle_gaps.findings import findings
 from llm_idle_gaps.picture import Picture, pictures
 from llm_idle_gaps.tables import BETWEEN_STEPS
 from recipes.capture import ALL
+from recipes.gather import Tables
 from recipes.idle import CAUSES
 from recipes.text_table import shortened, text_table
 from recipes.units import format_count, format_ms, format_ns, format_share
@@ -34,7 +36,7 @@ _GAPS_LOOKED_AT = 100_000
 _CODED = ("previous", "next", "launch_api", "thread", "held_by", "sync_call", "nvtx")
 
 
-def summarise(tables: dict[str, pa.Table], settings: Settings) -> str:
+def summarise(tables: Tables, settings: Settings) -> str:
     """Verdict, the place of the quality line, the tables and the findings."""
     idle = tables["idle"].to_pandas()
     if idle.empty:
@@ -54,23 +56,27 @@ def summarise(tables: dict[str, pa.Table], settings: Settings) -> str:
     return "\n".join([*lines, *_beside(most, settings)]).rstrip()
 
 
-def _looked_at(tables: dict[str, pa.Table]) -> pd.DataFrame:
+def _looked_at(tables: Tables) -> pd.DataFrame:
     """The longest gaps, some of each device whatever --min-gap is, the longest first."""
-    both = [tables["largest_gaps"].to_pandas(), _longest(tables["gaps"], _GAPS_LOOKED_AT)]
+    both = [tables["largest_gaps"].to_pandas(), _longest(tables.pieces("gaps"), _GAPS_LOOKED_AT)]
     texts = dict.fromkeys(("report", "phase", "cause"), str)
     gaps = pd.concat([frame.astype({**texts, **dict.fromkeys(_CODED, object)}) for frame in both if len(frame)] or both)
     gaps = gaps.drop_duplicates(["report", "device", "start_ns"])
     return gaps.sort_values(["duration_ns", "report", "start_ns"], ascending=[False, True, True])
 
 
-def _longest(gaps: pa.Table, count: int) -> pd.DataFrame:
+def _longest(pieces: Iterable[pa.Table], count: int) -> pd.DataFrame:
     """The longest gaps, the first of equal ones first."""
-    duration_ns = gaps["duration_ns"].to_numpy()
-    rows = np.arange(len(duration_ns))
-    if len(rows) > count:
-        rows = np.flatnonzero(duration_ns >= np.partition(duration_ns, -count)[-count])
-    order = rows[np.argsort(-duration_ns[rows], kind="stable")][:count]
-    return gaps.take(pa.array(order)).to_pandas()
+    longest: pa.Table | None = None
+    for piece in pieces:
+        gaps = piece if longest is None else pa.concat_tables([longest, piece])
+        duration_ns = gaps["duration_ns"].to_numpy()
+        rows = np.arange(len(duration_ns))
+        if len(rows) > count:
+            rows = np.flatnonzero(duration_ns >= np.partition(duration_ns, -count)[-count])
+        order = rows[np.argsort(-duration_ns[rows], kind="stable")][:count]
+        longest = gaps.take(pa.array(order))
+    return longest.to_pandas()
 
 
 def _verdict(idle: pd.DataFrame, devices: list[Picture], most: Picture, settings: Settings) -> str:
@@ -233,5 +239,5 @@ def notebook_tables(tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
         "idle": tables["idle"],
         "steps": steps.take(pa.array(np.arange(0, len(steps), every))),
         "timeline": tables["timeline"],
-        "gaps": pa.Table.from_pandas(_longest(tables["largest_gaps"], _NOTEBOOK_GAPS), preserve_index=False),
+        "gaps": pa.Table.from_pandas(_longest([tables["largest_gaps"]], _NOTEBOOK_GAPS), preserve_index=False),
     }

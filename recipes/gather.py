@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -58,36 +58,34 @@ def collect(
             told += 1
         if count > 1:
             shown.show(len(outcomes), len(failures))
-    progress("")
     if failures and (strict or len(failures) == count):
         raise PackError(failures[-1])
     return sorted(outcomes, key=lambda outcome: outcome.number)
 
 
 class Tables(dict[str, pa.Table]):
-    """Tables by name. Those of the reports are put together when they are asked for: the longest never are."""
+    """Tables by name. Those of the reports are put together when they are asked for; long ones can be had in pieces."""
 
-    def __init__(self, makers: dict[str, Callable[[], pa.Table]]) -> None:
+    def __init__(self, makers: Mapping[str, Callable[[], Iterator[pa.Table]]]) -> None:
         self._makers = makers
 
     def __missing__(self, name: str) -> pa.Table:
-        self[name] = self._makers[name]()
+        self[name] = pa.concat_tables(self._makers[name]())
         return self[name]
 
-
-def whole(table: Table, outcomes: list[Outcome], spill: Spill | None) -> pa.Table:
-    """One table of all reports, in its order."""
-    return pa.concat_tables([table.empty(), *pieces(table, outcomes, spill)])
+    def pieces(self, name: str) -> Iterator[pa.Table]:
+        """A table's rows, some at a time, so that they are never together."""
+        return iter([self[name]]) if name in self else self._makers[name]()
 
 
 def pieces(table: Table, outcomes: list[Outcome], spill: Spill | None) -> Iterator[pa.Table]:
-    """The same piece by piece."""
-    if table.sort[:1] != _BY_REPORT:
-        reports = _of_reports(table, outcomes, spill)
-        yield table.sorted(pa.concat_tables([table.empty(), *reports]))
-        return
-    # Reports are in order each, and so are all when their names are.
-    yield from _of_reports(table, sorted(outcomes, key=lambda outcome: outcome.file["report"]), spill)
+    """One table of all reports, in its order, piece by piece; the first is empty."""
+    yield table.empty()
+    if table.sort[:1] == _BY_REPORT:
+        # Reports are in order each, and so are all when their names are.
+        yield from _of_reports(table, sorted(outcomes, key=lambda outcome: outcome.file["report"]), spill)
+    else:
+        yield table.sorted(pa.concat_tables([table.empty(), *_of_reports(table, outcomes, spill)]))
 
 
 def _of_reports(table: Table, outcomes: list[Outcome], spill: Spill | None) -> Iterator[pa.Table]:

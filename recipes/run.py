@@ -23,7 +23,7 @@ import pyarrow as pa
 from recipes import quality
 from recipes.capture import Capture, read_capture
 from recipes.errors import PackError
-from recipes.gather import UNREADABLE, Outcome, Tables, collect, pieces, whole
+from recipes.gather import UNREADABLE, Outcome, Tables, collect, pieces
 from recipes.gpu_work import Span
 from recipes.memory import return_freed, share_heap
 from recipes.notebook import render
@@ -37,7 +37,7 @@ from recipes.report.inputs import Input, find_inputs, open_input, shown
 from recipes.report.search import REPORT_SUFFIXES
 from recipes.spill import Spill, spill_in
 from recipes.tables import FILES, Table
-from recipes.terminal import plain, progress
+from recipes.terminal import cleared, plain, progress
 from recipes.units import format_count
 
 
@@ -61,16 +61,16 @@ class Recipe(Protocol):
     #: Tables made of those of all reports together, if there are any; and the function that makes them.
     COMBINED: tuple[Table, ...]
 
-    def combine(self, tables: dict[str, pa.Table], files: pa.Table, settings: Any) -> dict[str, pa.Table]:
+    def combine(self, tables: Tables, files: pa.Table, settings: Any) -> dict[str, pa.Table]:
         """The tables of COMBINED. PackError when the reports do not go together."""
 
     #: Whether the summary names what limits each report, so that the quality line need not.
     TELLS_FINDINGS: bool
 
-    def summarise(self, tables: dict[str, pa.Table], settings: Any) -> str:
+    def summarise(self, tables: Tables, settings: Any) -> str:
         """The verdict line and the small table that are printed; {quality} stands for the quality line."""
 
-    def notebook_tables(self, tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
+    def notebook_tables(self, tables: Tables) -> dict[str, pa.Table]:
         """The small tables that the notebook shows."""
 
 
@@ -129,6 +129,7 @@ def run(
     with --strict, when one could not), when an option cannot work or the output cannot be written.
     """
     started = datetime.now()
+    share_heap()
     settings = recipe.settings(args)
     span_of(args)
     # A bad rule file is told before any work.
@@ -144,33 +145,44 @@ def run(
     ):
         tasks = _tasks(recipe, inputs, args, settings, find_exporter, spill)
         arriving = map_tasks(analyse_report, lost_report, tasks)
-        outcomes = collect(arriving, len(tasks), spill, warn, strict=args.strict)
-        files = FILES.sorted(FILES.build({name: [o.file[name] for o in outcomes] for name in FILES.names}))
-        by_name = Tables({table.name: partial(whole, table, outcomes, spill) for table in recipe.TABLES})
-        by_name[FILES.name] = files
-        combined = recipe.combine(by_name, files, settings) if recipe.COMBINED else {}
-        made = {FILES: files, **{table: table.sorted(combined[table.name]) for table in recipe.COMBINED}}
-        by_name |= {table.name: rows for table, rows in made.items()}
+        with cleared():
+            outcomes = collect(arriving, len(tasks), spill, warn, strict=args.strict)
+        by_name, made = _put_together(recipe, outcomes, spill, settings)
         # Only the first such line is the place of the quality line: names may hold anything.
         before, _, after = recipe.summarise(by_name, settings).partition("\n{quality}")
         summary = plain(f"{before}\n{_quality_line(outcomes, brief=recipe.TELLS_FINDINGS)}{after}", keep_lines=True)
         template = ROOT / recipe.NAME / "notebook.py"
-        write_outputs(
-            output.part,
-            folder,
-            recipe.NAME,
-            {
-                **{table: pieces(table, outcomes, spill) for table in recipe.TABLES},
-                **{table: [rows] for table, rows in made.items()},
-            },
-            csv=args.csv,
-            texts={
-                f"{recipe.NAME}.ipynb": render(template, recipe.notebook_tables(by_name), summary),
-                f"{folder.name}.nsys-analysis": _manifest(recipe, manifest or {}, inputs, started),
-            },
-        )
+        with cleared():
+            progress("writing the tables")
+            write_outputs(
+                output.part,
+                folder,
+                recipe.NAME,
+                {
+                    **{table: pieces(table, outcomes, spill) for table in recipe.TABLES},
+                    **{table: [rows] for table, rows in made.items()},
+                },
+                csv=args.csv,
+                texts={
+                    f"{recipe.NAME}.ipynb": render(template, recipe.notebook_tables(by_name), summary),
+                    f"{folder.name}.nsys-analysis": _manifest(recipe, manifest or {}, inputs, started),
+                },
+            )
     print(summary)
     return output.folder
+
+
+def _put_together(
+    recipe: Recipe, outcomes: list[Outcome], spill: Spill | None, settings: Any
+) -> tuple[Tables, dict[Table, pa.Table]]:
+    """All tables by name; and those that are not made of the reports' one by one."""
+    files = FILES.sorted(FILES.build({name: [outcome.file[name] for outcome in outcomes] for name in FILES.names}))
+    by_name = Tables({table.name: partial(pieces, table, outcomes, spill) for table in recipe.TABLES})
+    by_name[FILES.name] = files
+    combined = recipe.combine(by_name, files, settings) if recipe.COMBINED else {}
+    made = {FILES: files, **{table: table.sorted(combined[table.name]) for table in recipe.COMBINED}}
+    by_name.update({table.name: rows for table, rows in made.items()})
+    return by_name, made
 
 
 def _check_rank_map(ranks: dict[str, int], inputs: list[Input]) -> None:

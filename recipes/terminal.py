@@ -7,6 +7,7 @@ import os
 import sys
 import time
 import unicodedata
+from collections.abc import Iterator
 from pathlib import Path
 
 _CLEAR_LINE = "\r\x1b[K"
@@ -53,6 +54,15 @@ def progress(text: str) -> None:
     elif _TERMINAL in os.environ:
         with contextlib.suppress(OSError), Path(os.environ[_TERMINAL]).open("w") as terminal:
             terminal.write(line)
+
+
+@contextlib.contextmanager
+def cleared() -> Iterator[None]:
+    """Clears what progress was shown when the block ends, well or not."""
+    try:
+        yield
+    finally:
+        progress("")
 
 
 class Progress:

@@ -146,7 +146,7 @@ def test_table_that_is_not_sorted_by_report_is_sorted_as_a_whole():
         run.Outcome(number, {"report": name}, {"t": table.build({"report": [name, name], "a": values})})
         for number, name, values in ((1, "y", [1, 4]), (2, "x", [2, 3]))
     ]
-    joined = gather.whole(table, outcomes, None)
+    joined = pa.concat_tables(gather.pieces(table, outcomes, None))
     assert joined.to_pydict() == {"report": ["y", "x", "x", "y"], "a": [1, 2, 3, 4]}
 
 
