@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -16,14 +16,16 @@ _PID_SHIFT, _PID_MASK = 24, 0xFFFFFF
 
 @dataclass(frozen=True)
 class Devices:
-    """The devices with work: for each its number and GPU name; the processes with GPU work, and each pair of process
-    and ordinal; a remark if the report leaves it open which GPU an ordinal means (empty otherwise)."""
+    """The devices with work: for each its number, GPU name and UUID (as nvidia-smi writes it; both empty where not
+    known); the processes with GPU work, and each pair of process and ordinal; a remark if the report leaves it open
+    which GPU an ordinal means (empty otherwise)."""
 
     numbers: list[int]
     gpu_names: list[str]
     pids: list[int]
     seen: list[tuple[int, int]]
     remark: str
+    gpu_uuids: list[str] = field(default_factory=list)
 
 
 def pid_of(global_ids: np.ndarray) -> np.ndarray:
@@ -48,8 +50,9 @@ def find_devices(report: Report, global_pid: np.ndarray, device_id: np.ndarray) 
     index = np.array([distinct.index(number) for number in numbers], dtype=np.int32)
     mapped = bool(seen) and all(pair in gpu_ids for pair in seen)
     names = _gpu_names(report, dict(zip(numbers, seen, strict=True)), mapped=mapped, kept_apart=bool(remark))
-    devices = Devices(distinct, [names.get(number, "") for number in distinct], sorted(set(pids)), seen, remark)
-    return devices, index[of_operation]
+    uuids = _gpu_uuids(report, distinct, mapped=mapped)
+    names_of = [names.get(number, "") for number in distinct]
+    return Devices(distinct, names_of, sorted(set(pids)), seen, remark, uuids), index[of_operation]
 
 
 def _distinct_pairs(global_pid: np.ndarray, device_id: np.ndarray) -> tuple[list[tuple[int, int]], np.ndarray]:
@@ -101,3 +104,18 @@ def _gpu_names(report: Report, seen: dict[int, tuple[int, int]], *, mapped: bool
     if mapped:
         return by_gpu
     return {number: by_ordinal.get(ordinal, "") for number, (_, ordinal) in seen.items()}
+
+
+def _gpu_uuids(report: Report, numbers: list[int], *, mapped: bool) -> list[str]:
+    """The UUID of each device, empty unless it is certain: an ordinal names a GPU only where the report maps it, or
+    where the machine has no other."""
+    rows = report.read(schema.GPUS, ["gpu_id", "uuid"])
+    by_gpu = dict(zip(rows["gpu_id"].to_pylist(), map(_written, rows["uuid"].to_pylist()), strict=True))
+    if len(by_gpu) == 1 and len(numbers) == 1:
+        return list(by_gpu.values())
+    return [by_gpu.get(number, "") if mapped else "" for number in numbers]
+
+
+def _written(uuid: str | None) -> str:
+    """A UUID as nvidia-smi and DCGM write it; reports leave the word in front away."""
+    return f"GPU-{uuid}" if uuid and not uuid.startswith(("GPU-", "MIG-")) else uuid or ""

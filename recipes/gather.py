@@ -30,6 +30,8 @@ class Outcome:
     tables: dict[str, pa.Table] = field(default_factory=dict)
     #: How the steps were found and what they cover, in words; empty without GPU work.
     steps: str = ""
+    #: Why it could not be published, which ends the run; empty when it could.
+    failure: str = ""
 
 
 def collect(
@@ -37,7 +39,7 @@ def collect(
 ) -> list[Outcome]:
     """The outcomes in the order of the inputs. A report that failed is told at once, in one line.
 
-    PackError when all failed or, if strict, one did.
+    PackError when all failed or, if strict, one did; and when one could not be published.
     """
     outcomes: list[Outcome] = []
     failures, told = [], 0
@@ -45,6 +47,8 @@ def collect(
     if count > 1:
         shown.show(0, 0)
     for outcome in arriving:
+        if outcome.failure:
+            raise PackError(outcome.failure)
         if spill and outcome.tables:
             outcome = replace(outcome, tables=spill.keep(outcome.number, outcome.tables))
         outcomes.append(outcome)

@@ -67,6 +67,12 @@ class Recipe(Protocol):
     #: Whether the summary names what limits each report, so that the quality line need not.
     TELLS_FINDINGS: bool
 
+    # Two more that a recipe may have, and need not:
+    #
+    # begin(settings, folder) -> settings         before the first report is read, with the output folder as it will be
+    # publish(tables, file, task) -> tables       in the process that read a report, with its tables and its row of
+    #                                             FILES; the tables to go on with. PackError ends the run
+
     def summarise(self, tables: Tables, settings: Any) -> str:
         """The verdict line and the small table that are printed; {quality} stands for the quality line."""
 
@@ -143,6 +149,8 @@ def run(
         output_folder(folder, force=args.force_overwrite) as output,
         spill_in(output.part, wanted=len(inputs) > 1) as spill,
     ):
+        if hasattr(recipe, "begin"):
+            settings = recipe.begin(settings, folder)
         tasks = _tasks(recipe, inputs, args, settings, find_exporter, spill)
         arriving = map_tasks(analyse_report, lost_report, tasks)
         with cleared():
@@ -262,7 +270,13 @@ def _unreadable(task: Task, message: str) -> Outcome:
 
 def _finished(task: Task, tables: dict[str, pa.Table], file: dict[str, Any], steps: str) -> Outcome:
     """The tables as they are written, report and rank in front and in order, put on disk if they are to."""
-    declared = {table.name: table for table in load_recipe(task.recipe).TABLES}
+    recipe = load_recipe(task.recipe)
+    if hasattr(recipe, "publish"):
+        try:
+            tables = recipe.publish(tables, file, task)
+        except PackError as error:
+            return Outcome(task.number, file, failure=str(error))
+    declared = {table.name: table for table in recipe.TABLES}
     made = {name: declared[name].sorted(_of_run(declared[name], rows, file)) for name, rows in tables.items()}
     return Outcome(task.number, file, task.spill.keep(task.number, made) if task.spill else made, steps)
 

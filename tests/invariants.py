@@ -18,8 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from recipes.errors import PackError
-from recipes.run import Outcome, add_options, load_recipe, run
+from recipes.run import add_options, load_recipe, run
 from recipes.tables import FILES, TYPES, Table
+from recipes.workers import one_by_one
 
 Rows = dict[str, list[dict]]
 #: Options that make a recipe work out all that it can.
@@ -55,7 +56,7 @@ def run_recipe(name: str, inputs: Sequence[Path], output: Path, *options: str) -
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(printed):
             warnings.simplefilter("error")
-            run(recipe, args, map_tasks=_one_by_one, find_exporter=lambda: None, warn=warned.append)
+            run(recipe, args, map_tasks=one_by_one, find_exporter=lambda: None, warn=warned.append)
     except PackError as error:
         assert not output.exists()
         check_line(str(error))
@@ -71,10 +72,6 @@ def run_recipe(name: str, inputs: Sequence[Path], output: Path, *options: str) -
     for check in BOOKS.get(name, ()):
         check(tables)
     return Result(tables, warned, None)
-
-
-def _one_by_one(function: Callable, tasks: Sequence) -> list[Outcome]:
-    return [function(task) for task in tasks]
 
 
 def check_line(text: str) -> None:

@@ -40,6 +40,12 @@ def read_facts(report: Report, label: str) -> Facts:
     )
 
 
+def rank_in_name(name: str) -> int | None:
+    """The rank that a file's name tells: 3 of run_rank3; None when it tells none."""
+    named = _RANK_IN_NAME.findall(name)
+    return int(named[-1]) if named else None
+
+
 def _rank(report: Report, system: dict[str, str], label: str) -> tuple[int | None, str]:
     environment = dict(part.partition("=")[::2] for part in system.get("DeviceEnvironment", "").split(";"))
     for name, value in report.pairs(schema.CAPTURE_INFO):
@@ -50,9 +56,9 @@ def _rank(report: Report, system: dict[str, str], label: str) -> tuple[int | Non
         value = environment.get(variable, "")
         if value.isascii() and value.isdigit() and len(value) < 10:
             return int(value), f"environment {variable}"
-    named = _RANK_IN_NAME.findall(label)
-    if named:
-        return int(named[-1]), "file name"
+    named = rank_in_name(label)
+    if named is not None:
+        return named, "file name"
     threads = report.read(schema.THREADS, ["name"])["name"].combine_chunks().dictionary.to_pylist()
     told = {rank for name in threads for rank in _RANK_IN_NAME.findall(name or "")}
     # Threads of several ranks, as in a report of a whole job, tell of none.

@@ -1,0 +1,209 @@
+"""Template of the recipe's notebook, see recipes/notebook.py. It uses pandas and plotly, nothing of the pack."""
+
+# %% [markdown]
+# # Fleet
+# Questions over all runs in a dataset of `llm_fleet`. The answers lie in this notebook, so that it opens anywhere; the
+# SQL that gives them is shown with each, and the last section runs it on the dataset itself where DuckDB is installed.
+
+# %%
+import html
+import io
+from pathlib import Path
+
+import pandas as pd
+import plotly.express as px
+import plotly.graph_objects as go
+
+pd.set_option("display.max_colwidth", 90)
+
+# %%
+DATA = {}
+
+# %%
+# Names stay text, whatever they look like.
+TEXTS = dict.fromkeys(
+    ("run_name", "report", "report_key", "host", "model", "phase", "family", "gpu_name", "gpu_uuid", "day", "cause",
+     "tags", "message", "same_as", "question", "sql", "dataset", "captured", "first_captured", "last_captured",
+     "version", "severity", "check", "remedy"),
+    str,
+)  # fmt: skip
+tables = {
+    name: pd.read_csv(io.StringIO(text), keep_default_na=False, na_values=[""], dtype=TEXTS)
+    for name, text in DATA.items()
+}
+SQL = dict(zip(tables["sql"]["question"], tables["sql"]["sql"], strict=True))
+
+
+def escaped(frame):
+    """Names come from the traced program and its users: plotly would read tags in them."""
+    frame = frame.copy()
+    for column in frame.columns.intersection(list(TEXTS)):
+        frame[column] = frame[column].fillna("").astype(str).map(lambda text: html.escape(text, quote=False))
+    return frame
+
+
+def group_of(frame):
+    """Model, phase, batch and GPU in one text."""
+    batch = frame["batch"].map(lambda batch: "" if pd.isna(batch) else f" batch {batch:.0f}")
+    return (frame["model"].fillna("") + " " + frame["phase"] + batch + " · " + frame["gpu_name"].fillna("")).str.strip()
+
+
+def rounded(frame):
+    """A table for people: ms instead of ns, shares in per cent, whole numbers whole."""
+    shown = frame.copy()
+    for name in frame.columns:
+        if name.endswith("_ns"):
+            shown[name.removesuffix("_ns") + " ms"] = (shown.pop(name) / 1e6).round(3)
+        elif name in ("share", "above", "change", "low", "high"):
+            shown[name] = shown[name].map(lambda share: "" if pd.isna(share) else f"{share:.1%}")
+        elif frame[name].dtype == "float64" and name in ("rank", "batch", "device"):
+            shown[name] = shown[name].astype("Int64")
+    return shown
+
+
+# %%
+SUMMARY = ""
+print(SUMMARY)
+
+# %% [markdown]
+# ## What the dataset holds
+
+# %%
+rounded(tables["overview"])
+
+# %%
+print(SQL["overview"])
+
+# %% [markdown]
+# ## Kernel families by run and phase
+
+# %%
+families = escaped(tables["family_shares"])
+for phase, frame in families.groupby("phase", sort=False):
+    figure = px.bar(frame, x="share", y="run_name", color="family", orientation="h", title=f"phase: {phase}",
+                    hover_data={"time_ns": ":,", "calls": ":,", "reports": True})  # fmt: skip
+    figure.update_layout(xaxis_tickformat=".0%", yaxis_title="", height=220 + 24 * frame["run_name"].nunique())
+    figure.update_yaxes(type="category")
+    figure.show()
+
+# %%
+print(SQL["family_shares"])
+
+# %% [markdown]
+# ## Slowest ranks and hosts
+# Own time is busy time less exposed communication. z is robust, and over the whole fleet: above 3.5 something is wrong
+# with the rank, its GPU or its host.
+
+# %%
+ranks = escaped(tables["slow_ranks"])
+if len(ranks):
+    ranks["what"] = group_of(ranks)
+    figure = px.strip(
+        ranks, x="above", y="what", color="host", hover_data=["run_name", "report", "rank", "gpu_uuid", "z"]
+    )
+    figure.update_layout(xaxis_tickformat=".1%", xaxis_title="own time above the fleet's median", yaxis_title="",
+                         height=220 + 40 * ranks["what"].nunique())  # fmt: skip
+    figure.show()
+rounded(tables["slow_ranks"].head(40))
+
+# %%
+rounded(tables["slow_hosts"].head(40))
+
+# %%
+print(SQL["slow_ranks"])
+print(SQL["slow_hosts"])
+
+# %% [markdown]
+# ## Step times, and how far they are from the floor
+# Percentiles of the steps themselves. The floor needs `--model` when the reports are added.
+
+# %%
+steps = escaped(tables["step_percentiles"])
+if len(steps):
+    what = group_of(steps)
+    p50, p99 = steps["period_p50_ns"] / 1e6, steps["period_p99_ns"] / 1e6
+    bars = [go.Bar(name=name, x=what, y=value) for name, value in (("p50", p50), ("p99", p99))]
+    figure = go.Figure(bars, {"barmode": "group", "yaxis": {"title": "period, ms", "type": "log"}})
+    figure.show()
+rounded(tables["step_percentiles"])
+
+# %%
+print(SQL["step_percentiles"])
+
+# %% [markdown]
+# ## What the GPUs waited for, over time
+
+# %%
+idle = escaped(tables["idle_causes"])
+if len(idle):
+    figure = px.bar(
+        idle, x="day", y="share", color="cause", hover_data={"idle_ns": ":,", "runs": True, "reports": True}
+    )
+    figure.update_layout(yaxis_tickformat=".0%", yaxis_title="idle, share of the window", xaxis_title="")
+    figure.update_xaxes(type="category")
+    figure.show()
+rounded(tables["idle_causes"].head(40))
+
+# %%
+print(SQL["idle_causes"])
+
+# %% [markdown]
+# ## Captures that are not to be trusted
+
+# %%
+rounded(tables["doubtful_captures"])
+
+# %%
+rounded(tables["capture_findings"])
+
+# %%
+print(SQL["doubtful_captures"])
+print(SQL["capture_findings"])
+
+# %% [markdown]
+# ## This week against last
+# The run is the unit: steps and ranks of one run are not independent. The bars are 95 % intervals; of 20 lines one is
+# expected beside its interval by chance alone.
+
+# %%
+changes = escaped(tables["regressions"])
+if len(changes):
+    error = {
+        "type": "data", "symmetric": False, "array": changes["high"] - changes["change"],
+        "arrayminus": changes["change"] - changes["low"],
+    }  # fmt: skip
+    figure = go.Figure(go.Scatter(x=changes["change"], y=group_of(changes), mode="markers", error_x=error))
+    figure.update_layout(xaxis_tickformat="+.1%", xaxis_title="change of the period", height=220 + 30 * len(changes))
+    figure.show()
+rounded(tables["regressions"])
+
+# %%
+print(SQL["regressions"])
+
+# %% [markdown]
+# ## Ask the dataset itself
+# With DuckDB (`pip install duckdb`) the same questions, and any of yours, run on the dataset as it is now.
+# `of_reports('steps')` gives the rows of a table that count, `of_runs('ranks')` those of a table over all reports of a
+# run.
+
+# %%
+given = tables["published"]["dataset"].dropna()
+# Beside the output folder that this notebook was made in, where no other was given. Put another path or URL here.
+DATASET = given.iloc[0] if len(given) else str(Path.cwd().with_name(Path.cwd().name + "-dataset"))
+QUESTION = SQL["overview"]
+
+try:
+    import duckdb
+except ModuleNotFoundError:
+    print("DuckDB is not installed; pip install duckdb")
+else:
+    database = duckdb.connect()
+    quoted = DATASET.replace("'", "''")
+    try:
+        database.execute(f"SET VARIABLE dataset = '{quoted}'")
+        database.execute(SQL["views"])
+        answer = database.execute(QUESTION).df()
+    except duckdb.Error as error:
+        print(f"{DATASET} cannot be read: {error}")
+    else:
+        print(answer.to_string())

@@ -1,0 +1,84 @@
+-- Have steps become slower since last week? Runs of the seven days up to the newest capture against those of the seven days
+-- before, for the same model, phase, batch and GPU.
+--
+-- The independent unit is the run: its steps and its ranks depend on each other. A run's value is the median over its
+-- devices of the logarithm of their median period (edges left out). change compares the means of the two weeks; low and high
+-- are its 95 % interval, by Welch's t with the degrees of freedom rounded down. With fewer than two runs on a side there is
+-- no interval and no verdict. Of 20 lines one is expected beside its interval by chance alone.
+
+WITH quantiles(df, t) AS (
+    VALUES
+    (1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (5, 2.571), (6, 2.447), (7, 2.365), (8, 2.306), (9, 2.262),
+    (10, 2.228), (11, 2.201), (12, 2.179), (13, 2.160), (14, 2.145), (15, 2.131), (16, 2.120), (17, 2.110), (18, 2.101),
+    (19, 2.093), (20, 2.086), (21, 2.080), (22, 2.074), (23, 2.069), (24, 2.064), (25, 2.060), (26, 2.056), (27, 2.052),
+    (28, 2.048), (29, 2.045), (30, 2.042), (40, 2.021), (60, 2.000), (120, 1.980)
+),
+days AS (
+    SELECT
+        run_name,
+        floor((max(max(captured_ns)) OVER () - max(captured_ns)) / (7 * 86400 * 1e9)) AS weeks_ago
+    FROM reports
+    WHERE captured_ns IS NOT NULL
+    GROUP BY run_name
+),
+devices AS (
+    SELECT run_name, report_key, device, phase, batch, any_value(gpu_name) AS gpu_name, ln(median(period_ns)) AS log_ns
+    FROM of_reports('steps')
+    WHERE NOT edge AND period_ns > 0
+    GROUP BY run_name, report_key, device, phase, batch
+),
+by_run AS (
+    SELECT model, phase, batch, devices.gpu_name AS gpu_name, run_name, weeks_ago, median(log_ns) AS log_ns
+    FROM devices
+    JOIN (SELECT run_name, report_key, model FROM reports) USING (run_name, report_key)
+    JOIN days USING (run_name)
+    WHERE weeks_ago < 2
+    GROUP BY ALL
+),
+weeks AS (
+    SELECT
+        model, phase, batch, gpu_name,
+        count(*) FILTER (weeks_ago = 1) AS runs_before,
+        count(*) FILTER (weeks_ago = 0) AS runs_now,
+        avg(log_ns) FILTER (weeks_ago = 1) AS before,
+        avg(log_ns) FILTER (weeks_ago = 0) AS now,
+        var_samp(log_ns) FILTER (weeks_ago = 1) / count(*) FILTER (weeks_ago = 1) AS error_before,
+        var_samp(log_ns) FILTER (weeks_ago = 0) / count(*) FILTER (weeks_ago = 0) AS error_now
+    FROM by_run
+    GROUP BY model, phase, batch, gpu_name
+),
+freedom AS (
+    SELECT
+        *,
+        CASE
+            WHEN error_before + error_now > 0 THEN
+                greatest(1, floor(
+                    (error_before + error_now) ** 2
+                    / (error_before ** 2 / (runs_before - 1) + error_now ** 2 / (runs_now - 1)) + 1e-9
+                ))
+            WHEN runs_before > 1 AND runs_now > 1 THEN 1
+        END AS df
+    FROM weeks
+    WHERE runs_before > 0 AND runs_now > 0
+),
+bounds AS (
+    SELECT
+        *,
+        (SELECT min(t) FROM quantiles WHERE quantiles.df <= freedom.df) * sqrt(error_before + error_now) AS half
+    FROM freedom
+)
+SELECT
+    model, phase, batch, gpu_name, runs_before, runs_now,
+    exp(before) AS before_ns,
+    exp(now) AS now_ns,
+    exp(now - before) - 1 AS change,
+    exp(now - before - half) - 1 AS low,
+    exp(now - before + half) - 1 AS high,
+    CASE
+        WHEN half IS NULL THEN 'too few runs'
+        WHEN now - before - half > 0 THEN 'slower'
+        WHEN now - before + half < 0 THEN 'faster'
+        ELSE 'no difference shown'
+    END AS verdict
+FROM bounds
+ORDER BY change DESC, model, phase, batch, gpu_name;

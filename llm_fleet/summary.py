@@ -1,0 +1,116 @@
+"""What the recipe says: what went where, and of each question's answer the lines that matter."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+
+from llm_fleet.settings import FleetSettings
+from llm_fleet.tables import PUBLISHED
+from recipes.terminal import plain
+from recipes.text_table import shortened, text_table
+from recipes.units import format_count, format_ms, format_share
+
+#: Robust standard deviations from which on a rank or host is called slow (Iglewicz and Hoaglin 1993).
+SLOW_Z = 3.5
+_SHOWN = 8
+#: The questions as SQL, and the views that they need.
+SQL_FOLDER = Path(__file__).parent / "sql"
+
+
+def summarise(tables: dict[str, pa.Table], settings: FleetSettings) -> str:
+    """What was added to which dataset, the place of the quality line, what stands out, and step times."""
+    changes = Counter(tables[PUBLISHED.name]["change"].to_pylist())
+    added = ", ".join(f"{changes[what]} {what}" for what in ("new", "replaced", "unchanged") if changes[what]) or "none"
+    runs = tables["overview"].to_pylist()
+    where = settings.shown or "beside the output, its name with -dataset"
+    lines = [
+        f"Run {plain(settings.run)}: {format_count(sum(changes.values()), 'report')} in the dataset ({added}), which "
+        f"now holds {format_count(sum(run['reports'] for run in runs), 'report')} of {format_count(len(runs), 'run')}",
+        "{quality}",
+        f"dataset: {where}",
+        *_messages(runs, settings.run),
+        *_slow(tables),
+        *_regressed(tables),
+    ]
+    return "\n".join([*lines, *_steps(tables), *_families(tables, settings.run)])
+
+
+def _messages(runs: list[dict], run: str) -> list[str]:
+    """What could not be worked out over this run's reports."""
+    return [f"over all reports: {one['message']}" for one in runs if one["run_name"] == run and one["message"]]
+
+
+def _slow(tables: dict[str, pa.Table]) -> list[str]:
+    ranks = [row for row in tables["slow_ranks"].to_pylist() if (row["z"] or 0) > SLOW_Z]
+    hosts = [row for row in tables["slow_hosts"].to_pylist() if (row["z"] or 0) > SLOW_Z]
+    told = []
+    if ranks:
+        worst = ranks[0]
+        told.append(
+            f"slow: {format_count(len(ranks), 'line')} of slow_ranks, most of all {worst['report']} (run "
+            f"{worst['run_name']}, host {worst['host']}): {format_share(worst['above'])} above the median of "
+            f"{format_count(worst['compared'], 'device')} alike"
+        )
+    if hosts:
+        names = ", ".join(str(row["host"]) for row in hosts[:_SHOWN])
+        told.append(f"slow hosts: {names}")
+    return told
+
+
+def _regressed(tables: dict[str, pa.Table]) -> list[str]:
+    """The regressions that are certain enough, the largest first."""
+    rows = [row for row in tables["regressions"].to_pylist() if row["verdict"] == "slower"]
+    return [
+        f"slower since last week: {_named(row)}: {row['change']:+.1%} ({row['low']:+.1%} to {row['high']:+.1%}), "
+        f"{row['runs_before']} against {row['runs_now']} runs"
+        for row in rows[:_SHOWN]
+    ]
+
+
+def _named(row: dict) -> str:
+    batch = "" if row["batch"] is None else f" batch {row['batch']}"
+    return " ".join(str(part) for part in (row["model"], f"{row['phase']}{batch}", "on", row["gpu_name"]) if part)
+
+
+def _steps(tables: dict[str, pa.Table]) -> list[str]:
+    rows = sorted(tables["step_percentiles"].to_pylist(), key=lambda row: -row["steps"])
+    if not rows:
+        return []
+    cells = [
+        [shortened(_named(row), 60), f"{row['reports']:,}", f"{row['steps']:,}", _ms(row["period_p50_ns"]),
+         _ms(row["period_p99_ns"]), "" if row["floor_ratio_p50"] is None else f"{row['floor_ratio_p50']:.2f}"]
+        for row in rows[:_SHOWN]
+    ]  # fmt: skip
+    head = ["steps of the whole dataset", "reports", "steps", "period p50 ms", "p99 ms", "over floor"]
+    return ["", text_table(head, cells), *_more(len(rows), "step_percentiles")]
+
+
+def _ms(time_ns: float | None) -> str:
+    return "" if time_ns is None else format_ms(time_ns)
+
+
+def _families(tables: dict[str, pa.Table], run: str) -> list[str]:
+    rows = [row for row in tables["family_shares"].to_pylist() if (row["run_name"], row["phase"]) == (run, "all")]
+    if not rows:
+        return []
+    cells = [[row["family"], format_ms(row["time_ns"]), format_share(row["share"])] for row in rows[:_SHOWN]]
+    return ["", text_table(["families of this run", "time ms", "share"], cells), *_more(len(rows), "family_shares")]
+
+
+def _more(count: int, table: str) -> list[str]:
+    return [f"and {count - _SHOWN} more: see {table}.parquet"] if count > _SHOWN else []
+
+
+#: So many rows of an answer are in the notebook.
+NOTEBOOK_ROWS = 2000
+
+
+def notebook_tables(tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
+    """The answers, the longest cut, and the SQL behind them."""
+    files = sorted(SQL_FOLDER.glob("*.sql"))
+    sql = pa.table({"question": [file.stem for file in files], "sql": [file.read_text() for file in files]})
+    own = {name: rows.slice(0, NOTEBOOK_ROWS) for name, rows in tables.items()}
+    return {**own, "sql": sql}

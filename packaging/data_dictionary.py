@@ -1,0 +1,85 @@
+"""Writes docs/tables.md out of the definitions that the tables are written with.
+
+.venv/bin/python packaging/data_dictionary.py
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from llm_fleet.parts import parts  # noqa: E402
+from llm_fleet.questions import QUESTIONS  # noqa: E402
+from llm_fleet.tables import ABOUT, EVENTS, PUBLISHED, REPORTS, RUNS, TAGS  # noqa: E402
+from recipes.tables import FILES, Column, Table  # noqa: E402
+
+PLACE = ROOT / "docs" / "tables.md"
+HEAD = """# Tables
+
+Every table that the recipes write, made from the definitions that they are written with
+(`packaging/data_dictionary.py`). Types are int64, double, string and bool. Times are whole nanoseconds, `_ns` in the
+name; sizes are bytes; shares are 0 to 1. Null means not known or not applicable. In a Parquet file each column carries
+its meaning as the metadata `meaning`, and the file the versions of the pack and of its tables.
+"""
+
+
+def main() -> None:
+    """Writes the page."""
+    PLACE.write_text(page(), encoding="utf-8")
+
+
+def page() -> str:
+    """The page as it should be."""
+    return "\n".join([HEAD, *_of_recipes(), *_of_dataset(), *_of_answers()])
+
+
+def _of_recipes() -> Iterable[str]:
+    yield "## All recipes\n"
+    yield _table(FILES, "in every output")
+    for name, recipe in parts().items():
+        yield f"## {name}\n"
+        for table in dict.fromkeys((*recipe.TABLES, *recipe.COMBINED)):
+            over = "over all reports together" if table in recipe.COMBINED else ""
+            if table in recipe.COMBINED and table in recipe.TABLES:
+                over = "of each report, and over all together"
+            events = "in the dataset only with `--events`" if table.name in EVENTS else ""
+            yield _table(table, "; ".join(text for text in (over, events) if text))
+
+
+def _of_dataset() -> Iterable[str]:
+    yield (
+        "## The dataset of llm_fleet\n\n"
+        "It holds the tables above, of each report and over all reports of a run, and three of its own. In front of\n"
+        "their columns, all but `runs` have these:\n"
+    )
+    yield _columns(ABOUT)
+    yield "`files` is not in it: `reports` has its columns.\n"
+    own = tuple(column for column in REPORTS.columns if column.name not in {one.name for one in ABOUT})
+    yield _table(Table(REPORTS.name, REPORTS.row, own), "beside the columns above")
+    tag = tuple(column for column in TAGS.columns if column.name in ("tag", "value"))
+    yield _table(Table(TAGS.name, TAGS.row, tag), "beside the columns above")
+    yield _table(RUNS)
+
+
+def _of_answers() -> Iterable[str]:
+    yield "## The output of llm_fleet\n\nAnswers out of the whole dataset, each by the SQL file of its name too.\n"
+    yield _table(PUBLISHED)
+    for table in QUESTIONS:
+        yield _table(table)
+
+
+def _table(table: Table, where: str = "") -> str:
+    return f"### {table.name}\n\nA row: {table.row}{f' ({where})' if where else ''}.\n\n{_columns(table.columns)}"
+
+
+def _columns(columns: Iterable[Column]) -> str:
+    rows = [f"| `{column.name}` | {column.type} | {column.meaning.replace('|', chr(92) + '|')} |" for column in columns]
+    return "\n".join(["| column | type | meaning |", "| --- | --- | --- |", *rows, ""])
+
+
+if __name__ == "__main__":
+    main()

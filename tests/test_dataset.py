@@ -1,0 +1,446 @@
+"""The dataset of llm_fleet: whole or as it was before, whatever happens, wherever it lies."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from conftest import FIXTURES, ROOT, nsight, pack
+from fleet import TABLES, committed, duckdb_on, fleet, put_by_hand, times, tree
+from llm_fleet import publish as publishing
+from llm_fleet.answers import Fleet
+from llm_fleet.dataset import ALL_REPORTS, MARKER, Dataset, open_dataset, run_version
+from llm_fleet.recipe import add_options, publish, settings
+from llm_fleet.settings import FleetSettings
+from llm_fleet.storage import Storage, open_storage, without_secrets
+from llm_fleet.tables import EVENTS, tables_of_reports
+from recipes.errors import PackError
+from recipes.gpu_work import Span
+from recipes.local import find_exporter
+from recipes.report.inputs import find_inputs
+from recipes.run import Task, _analyse, load_recipe
+
+OLD = FIXTURES / "2023.4.4"
+RANKS = [OLD / f"tp_graph_rank{rank}.nsys-rep" for rank in (0, 1)]
+OTHER_RANKS = [OLD / f"tp_slow_rank{rank}.nsys-rep" for rank in (0, 1)]
+
+
+@pytest.fixture
+def job(tmp_path):
+    """A folder with the reports of two ranks."""
+    folder = tmp_path / "job"
+    folder.mkdir()
+    for rank, report in enumerate(RANKS):
+        shutil.copy(report, folder / f"rank{rank}.nsys-rep")
+    return folder
+
+
+def test_report_twice_changes_nothing(job, tmp_path):
+    fleet("--input", job, "--output", tmp_path / "out1", "--dataset", tmp_path / "ds")
+    before, when = tree(tmp_path / "ds"), times(tmp_path / "ds")
+    fleet("--input", job, "--output", tmp_path / "out2", "--dataset", tmp_path / "ds")
+    assert tree(tmp_path / "ds") == before
+    assert times(tmp_path / "ds") == when
+    changes = [pq.read_table(tmp_path / out / "published.parquet")["change"].to_pylist() for out in ("out1", "out2")]
+    assert changes == [["new", "new"], ["unchanged", "unchanged"]]
+
+
+def test_copy_elsewhere_is_the_same_report(job, tmp_path):
+    fleet("--input", job, "--output", tmp_path / "out1", "--dataset", tmp_path / "ds")
+    when = times(tmp_path / "ds")
+    shutil.copytree(job, tmp_path / "elsewhere" / "job")
+    fleet("--input", tmp_path / "elsewhere" / "job", "--output", tmp_path / "out2", "--dataset", tmp_path / "ds")
+    assert times(tmp_path / "ds") == when
+
+
+def test_recapture_replaces_its_rows_in_every_table(job, tmp_path):
+    fleet("--input", job, "--output", tmp_path / "out1", "--dataset", tmp_path / "ds", "--events")
+    # The second capture of rank 1 has no GPU work, so no families.
+    shutil.copy(OLD / "broken_no_cuda.nsys-rep", job / "rank1.nsys-rep")
+    again = ["--input", job / "rank1.nsys-rep", "--run", "job", "--events"]
+    fleet(*again, "--output", tmp_path / "out2", "--dataset", tmp_path / "ds")
+    fleet("--input", job, "--output", tmp_path / "out3", "--dataset", tmp_path / "fresh", "--events")
+    assert pq.read_table(tmp_path / "out2" / "published.parquet")["change"].to_pylist() == ["replaced"]
+    for table in tables_of_reports(events=True):
+        assert committed(tmp_path / "ds", table.name) == committed(tmp_path / "fresh", table.name), table.name
+    assert set(committed(tmp_path / "ds", "families")["report"].to_pylist()) == {"job/rank0"}
+    # Nothing of the first capture lies about.
+    names = [name for name in tree(tmp_path / "ds") if "rank1" in name]
+    assert len(names) == len({name.partition("/")[0] for name in names})
+
+
+def test_other_options_replace_the_rows_too(job, tmp_path):
+    report = job / "rank0.nsys-rep"
+    fleet("--input", report, "--output", tmp_path / "out1", "--dataset", tmp_path / "ds")
+    fleet("--input", report, "--output", tmp_path / "out2", "--dataset", tmp_path / "ds", "--model", "llama-3.1-8b")
+    assert len(committed(tmp_path / "ds", "reports")) == 1
+    assert committed(tmp_path / "ds", "floor")["floor_ns"].null_count == 0
+
+
+def test_unreadable_recapture_leaves_the_good_one(job, tmp_path):
+    fleet("--input", job, "--output", tmp_path / "out1", "--dataset", tmp_path / "ds")
+    before = tree(tmp_path / "ds")
+    (job / "rank1.nsys-rep").write_bytes(RANKS[1].read_bytes()[:100_000])
+    fleet("--input", job, "--output", tmp_path / "out2", "--dataset", tmp_path / "ds")
+    assert tree(tmp_path / "ds") == before
+
+
+def test_rank_on_another_host_is_the_same_report():
+    assert publishing.report_key("job/r", 3, "node1") == publishing.report_key("job/r", 3, "node2")
+    assert publishing.report_key("job/r", None, "node1") != publishing.report_key("job/r", None, "node2")
+    keys = {publishing.report_key(name, 0, "h") for name in ("job/r", "Job/r", "job/R", "job.r", "jöb/r")}
+    assert len(keys) == 5
+
+
+def task_of(report: Path, dataset: Path, run: str = "run") -> Task:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--input", nargs="+")
+    add_options(parser.add_argument)
+    parts = settings(parser.parse_args(["--input", str(report)])).parts
+    chosen = FleetSettings(str(dataset), None, run, (("a", "b"),), False, None, parts)
+    item = find_inputs([str(report)])[0]
+    return Task(item, 1, 1, "llm_fleet", chosen, Span(), None, find_exporter())
+
+
+class Stop(BaseException):
+    """As good as a kill."""
+
+
+def test_crash_at_any_write_shows_the_old_rows_or_the_new(job, tmp_path, monkeypatch):
+    """Every write and every delete of a re-capture fails in turn; the next run makes good."""
+    one, two = task_of(job / "rank0.nsys-rep", tmp_path / "ds"), task_of(OTHER_RANKS[0], tmp_path / "ds")
+    old, new = ((*_analyse(task, lambda text: None)[:2], task) for task in (one, two))
+    wanted = {}
+    for name, (tables, file, _) in (("old", old), ("new", new)):
+        (tmp_path / name).mkdir()
+        place = task_of(job / "rank0.nsys-rep", tmp_path / name)
+        publish(tables, file, place)
+        wanted[name] = {table: committed(tmp_path / name, table) for table in TABLES if table not in (*EVENTS, "runs")
+                        and (tmp_path / name / f"table={table}").exists()}  # fmt: skip
+    assert wanted["old"]["steps"] != wanted["new"]["steps"]
+    write, writes = Storage.write, 0
+
+    def failing(self, path, content):
+        nonlocal left
+        if left == 0:
+            raise Stop
+        left -= 1
+        write(self, path, content)
+
+    seen = []
+    while True:
+        shutil.rmtree(tmp_path / "ds", ignore_errors=True)
+        publish(*old)
+        left = writes
+        monkeypatch.setattr(Storage, "write", failing)
+        try:
+            # The other capture under the first one's name.
+            publish(*new[:2], one)
+            break
+        except Stop:
+            pass
+        finally:
+            monkeypatch.setattr(Storage, "write", write)
+        found = {table: committed(tmp_path / "ds", table) for table in wanted["old"]}
+        seen.append(next(name for name in wanted if found == wanted[name]))
+        assert found["reports"].num_rows == 1
+        writes += 1
+    assert len(seen) >= 15
+    assert set(seen) == {"old"}
+    assert {table: committed(tmp_path / "ds", table) for table in wanted["new"]} == wanted["new"]
+
+
+@pytest.mark.parametrize("mode", ["none", "concurrent"])
+def test_killed_run_and_another_are_as_good_as_one(mode, job, tmp_path):
+    """kill -9 at random moments; what readers see meanwhile is whole, and the next run leaves nothing behind."""
+    shutil.copy(OLD / "layers.nsys-rep", job / "layers.nsys-rep")
+    options = ["--input", job, "--mode", mode, "--run", "job", "--events"]
+    started = time.monotonic()
+    assert (
+        pack("run", "llm_fleet", *options, "--output", tmp_path / "a", "--dataset", tmp_path / "whole").returncode == 0
+    )
+    seconds = time.monotonic() - started
+    undisturbed = tree(tmp_path / "whole")
+    chance = random.Random(7)
+    command = [sys.executable, "-m", "recipes", "run", "llm_fleet", *map(str, options), "--dataset", tmp_path / "ds"]
+    for turn in range(6):
+        process = subprocess.Popen(
+            [*map(str, command), "--output", str(tmp_path / f"k{turn}")], cwd=ROOT, start_new_session=True,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+        time.sleep(seconds * chance.uniform(0.3, 1.0))
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        for table in ("steps", "families"):
+            if (tmp_path / "ds" / f"table={table}").exists():
+                rows, whole = committed(tmp_path / "ds", table), committed(tmp_path / "whole", table)
+                here = set(committed(tmp_path / "ds", "reports")["report_key"].to_pylist())
+                assert rows.to_pylist() == [row for row in whole.to_pylist() if row["report_key"] in here]
+    assert pack("run", "llm_fleet", *options, "--output", tmp_path / "b", "--dataset", tmp_path / "ds").returncode == 0
+    assert tree(tmp_path / "ds") == undisturbed
+
+
+@pytest.mark.parametrize(
+    "runs", [[("fast", RANKS), ("slow", OTHER_RANKS)], [("one", RANKS[:1]), ("one", RANKS[1:])]], ids=["two", "one"]
+)
+def test_runs_are_written_by_two_processes_at_once(runs, tmp_path):
+    """One dataset that neither finds there; two runs, and one of which each has a rank."""
+    for turn, (name, reports) in enumerate(runs):
+        fleet("--input", *reports, "--run", name, "--output", tmp_path / f"o{turn}", "--dataset", tmp_path / "one")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-m", "recipes", "run", "llm_fleet", "--input", *map(str, reports), "--run", name,
+             "--output", str(tmp_path / f"b{turn}"), "--dataset", str(tmp_path / "both")],
+            cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )
+        for turn, (name, reports) in enumerate(runs)
+    ]  # fmt: skip
+    for process in started:
+        said, _ = process.communicate(timeout=300)
+        assert process.returncode == 0, said
+    assert tree(tmp_path / "both") == tree(tmp_path / "one")
+
+
+def test_workers_of_a_cluster_write_the_same_dataset(job, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    fleet("--input", job, "--output", tmp_path / "out1", "--dataset", tmp_path / "plain")
+    done = pack("run", "llm_fleet", "--input", job, "--output", tmp_path / "out2", "--dataset", tmp_path / "cluster",
+                "--mode", "dask-futures", NSYS_DASK_N_WORKERS="2", NSYS_DASK_THREADS_PER_WORKER="1")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert tree(tmp_path / "cluster") == tree(tmp_path / "plain")
+
+
+def test_relative_dataset_is_in_the_user_s_folder(job, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    fleet("--input", job / "rank0.nsys-rep", "--output", "out", "--dataset", "here/ds")
+    assert (tmp_path / "here" / "ds" / MARKER).exists()
+
+
+def test_dataset_that_cannot_be_is_one_line_inside_nsight(nsys, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    done = nsight(nsys, "recipe", "llm_fleet", "--input", RANKS[0], "--output", tmp_path / "out",
+                  "--dataset", tmp_path / "file" / "ds")  # fmt: skip
+    one_error(done, "check --dataset")
+
+
+def test_ranks_of_one_run_come_one_by_one(tmp_path):
+    """As from the nodes of a job: the tables over all ranks are those of all ranks at once."""
+    for rank, report in enumerate(RANKS):
+        fleet("--input", report, "--run", "tp", "--output", tmp_path / f"out{rank}", "--dataset", tmp_path / "single")
+    fleet("--input", *RANKS, "--run", "tp", "--output", tmp_path / "out", "--dataset", tmp_path / "together")
+    assert tree(tmp_path / "single") == tree(tmp_path / "together")
+    (ranks,) = (tmp_path / "single").glob("table=ranks/*/*.parquet")
+    assert pq.ParquetFile(ranks).read()["rank"].to_pylist() == [0, 1]
+
+
+def test_tables_over_a_run_do_not_count_after_a_report_has_changed(tmp_path):
+    dataset = put_by_hand(str(tmp_path), "r", [{"report": "a"}, {"report": "b"}])
+    told = dataset.runs()["version"].to_pylist()
+    assert told == [run_version(dataset.reports("r")["version"].to_pylist())]
+    assert told == [hashlib.md5(b"v-a-key,v-b-key").hexdigest()]
+    row = dataset.reports("r").slice(0, 1)
+    row = row.set_column(row.column_names.index("version"), "version", [["v2"]])
+    dataset.put("r", "a-key", "v2", [(TABLES["reports"], row)])
+    assert dataset.runs()["version"].to_pylist() == told
+    assert run_version(dataset.reports("r")["version"].to_pylist()) != told[0]
+    assert Fleet(dataset).runs.empty
+    assert duckdb_on(tmp_path).execute("SELECT count(*) FROM runs").fetchall() == [(0,)]
+
+
+@pytest.mark.parametrize("run", ["a/b=c %20 ü '\".. ", "2026-11-30", "7", "..", "null", "$(x)\n;--", "x" * 200])
+def test_odd_run_names_are_names(run, tmp_path):
+    import duckdb
+    import pandas as pd
+    import polars as pl
+
+    report = OLD / "broken_no_cuda.nsys-rep"
+    fleet("--input", report, "--run", run, "--output", tmp_path / "out", "--dataset", tmp_path / "ds" / "x")
+    assert os.listdir(tmp_path / "ds") == ["x"]
+    place = str(tmp_path / "ds" / "x" / "table=reports")
+    found = [
+        duckdb.execute(f"SELECT run_name FROM '{place}/*/*.parquet'").fetchall()[0][0],
+        pd.read_parquet(place)["run_name"][0],
+        pl.read_parquet(f"{place}/**/*.parquet")["run_name"][0],
+    ]
+    assert found == [run] * 3
+
+
+@pytest.mark.parametrize("run", ["", "x" * 201, "ü" * 40, "__HIVE_DEFAULT_PARTITION__"])
+def test_impossible_run_names_are_refused(run, tmp_path):
+    done = pack("run", "llm_fleet", "--input", RANKS[0], "--run", run, "--output", tmp_path / "out")
+    one_error(done, "give --run a name")
+    assert os.listdir(tmp_path) == []
+
+
+def one_error(done: subprocess.CompletedProcess[str], expected: str) -> None:
+    said = done.stdout + done.stderr
+    assert done.returncode == 1, said
+    assert "Traceback" not in said
+    assert [line for line in said.splitlines() if line.startswith("ERROR: ") and expected in line], said
+    assert said.count("ERROR: ") == 1
+
+
+def test_unwritable_dataset_is_one_line_before_the_work(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    done = pack(
+        "run", "llm_fleet", "--input", RANKS[0], "--output", tmp_path / "out", "--dataset", tmp_path / "file/ds"
+    )
+    one_error(done, "check --dataset")
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_full_disk_is_one_line_and_readers_see_nothing_half(tmp_path):
+    """A limit on the size of files stands for the disk."""
+    command = [sys.executable, "-m", "recipes", "run", "llm_fleet", "--mode", "concurrent", "--input", *map(str, RANKS),
+               "--output", str(tmp_path / "out"), "--dataset", str(tmp_path / "ds")]  # fmt: skip
+
+    def limited():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
+
+    fleet("--input", *RANKS, "--output", tmp_path / "export", "--dataset", tmp_path / "made")
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
+        preexec_fn=limited, check=False,
+    )  # fmt: skip
+    one_error(done, "cannot be written")
+    assert not list((tmp_path / "ds").glob("table=reports/*/*.parquet"))
+    assert not list((tmp_path / "ds").rglob("*.part"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_dataset_of_a_newer_pack_is_refused(tmp_path):
+    (tmp_path / "ds").mkdir()
+    (tmp_path / "ds" / MARKER).write_text(json.dumps({"dataset_version": 2}))
+    done = pack("run", "llm_fleet", "--input", RANKS[0], "--output", tmp_path / "out", "--dataset", tmp_path / "ds")
+    one_error(done, "the dataset has version 2, this pack writes 1")
+
+
+@pytest.mark.parametrize("content", [None, "{", "[]", '{"dataset_version": null}'])
+def test_folder_of_something_else_is_left_alone(content, tmp_path):
+    (tmp_path / "precious.txt").write_text("mine")
+    if content is not None:
+        (tmp_path / MARKER).write_text(content)
+    before = tree(tmp_path)
+    with pytest.raises(PackError, match="damaged" if content else "is no dataset of llm_fleet"):
+        open_dataset(str(tmp_path)).begin()
+    assert tree(tmp_path) == before
+
+
+def test_file_url_is_the_same_folder(job, tmp_path):
+    fleet("--input", job, "--output", tmp_path / "out1", "--dataset", tmp_path / "plain")
+    fleet("--input", job, "--output", tmp_path / "out2", "--dataset", (tmp_path / "url").as_uri())
+    assert tree(tmp_path / "url") == tree(tmp_path / "plain")
+
+
+@pytest.mark.parametrize("url", ["memory://fleet/ds", "memory://fleet"])
+def test_fsspec_url_holds_the_same_files(url, job, tmp_path):
+    import fsspec
+
+    fleet("--input", job, "--output", tmp_path / "out1", "--dataset", tmp_path / "plain")
+    memory = fsspec.filesystem("memory")
+    memory.store.clear()
+    for out in ("out2", "out3"):
+        fleet("--input", job, "--output", tmp_path / out, "--dataset", url)
+    root = memory._strip_protocol(url)
+    assert {path.removeprefix(root)[1:]: memory.cat(path) for path in memory.find(root)} == tree(tmp_path / "plain")
+    assert pq.read_table(tmp_path / "out3" / "published.parquet")["change"].to_pylist() == ["unchanged"] * 2
+
+
+@pytest.mark.parametrize("url", ["nosuch://bucket/x", "s3x://a"])
+def test_unknown_file_system_is_one_line(url, tmp_path):
+    done = pack(
+        "run", "llm_fleet", "--input", RANKS[0], "--output", tmp_path / "out", "--dataset", url, "--mode", "none"
+    )
+    one_error(done, url.partition(":")[0])
+
+
+def test_missing_fsspec_is_one_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(PackError, match="pip install fsspec"):
+        open_storage.__wrapped__("memory://x")
+
+
+def test_missing_package_of_a_file_system_is_one_line():
+    # Named in fsspec, and its package is one that nothing here needs.
+    with pytest.raises(PackError, match="pip install"):
+        open_storage.__wrapped__("dropbox://x")
+
+
+def test_secrets_of_a_url_are_never_shown():
+    url = "s3://key:secret@bucket/path?endpoint_override=host&token=secret"
+    assert without_secrets(url) == "s3://bucket/path"
+    with pytest.raises(PackError) as error:
+        open_storage.__wrapped__("nosuch://key:secret@bucket/path?token=secret")
+    assert "secret" not in str(error.value)
+
+
+def test_old_data_stays_readable(tmp_path):
+    """The dataset in tests/data was written by the first version, and is never written again."""
+    old = ROOT / "tests" / "data" / "dataset_1"
+    shutil.copytree(old, tmp_path / "ds")
+    before = tree(tmp_path / "ds")
+    fleet("--input", *RANKS, "--run", "new", "--output", tmp_path / "out", "--dataset", tmp_path / "ds")
+    now = tree(tmp_path / "ds")
+    assert {name: now[name] for name in before} == before
+    dataset = open_dataset(str(tmp_path / "ds"))
+    assert dataset.reports()["run_name"].to_pylist() == ["new", "new", "old"]
+    overview = pq.read_table(tmp_path / "out" / "overview.parquet").to_pylist()
+    assert [(row["run_name"], row["reports"], row["message"]) for row in overview] == [("new", 2, ""), ("old", 1, "")]
+    for name in sorted(path.name.removeprefix("table=") for path in old.glob("table=*")):
+        if name in TABLES and name not in ("runs", "ranks", "collectives"):
+            rows = dataset.read(TABLES[name], dataset.reports("old"))
+            (file,) = [path for path in old.glob(f"table={name}/*/*.parquet") if ALL_REPORTS not in path.name]
+            first = pq.ParquetFile(file).read()
+            common = [column for column in first.column_names if column in rows.column_names]
+            # No column has gone, and none has another meaning or type.
+            assert common == first.column_names, name
+            assert rows.select(common).equals(first), name
+
+
+def test_column_that_an_older_file_lacks_is_null(tmp_path):
+    dataset = put_by_hand(str(tmp_path), "r", [{"report": "a", "model": "m"}])
+    (file,) = tmp_path.glob("table=reports/*/*.parquet")
+    pq.write_table(pq.ParquetFile(file).read().drop_columns(["model", "tags"]), file)
+    put_by_hand(str(tmp_path), "s", [{"report": "a", "model": "m"}])
+    assert dataset.reports()["model"].to_pylist() == [None, "m"]
+    import duckdb
+
+    files = f"read_parquet('{tmp_path}/table=reports/*/*.parquet', union_by_name = true)"
+    assert duckdb.execute(f"SELECT model FROM {files} ORDER BY run_name").fetchall() == [(None,), ("m",)]
+
+
+def test_damaged_file_is_one_line(tmp_path):
+    dataset = put_by_hand(str(tmp_path), "r", [{"report": "a"}])
+    (file,) = tmp_path.glob("table=steps/*/*.parquet")
+    file.write_bytes(b"PAR1 no parquet PAR1")
+    with pytest.raises(PackError, match="table steps cannot be read"):
+        dataset.read(TABLES["steps"], dataset.reports())
+
+
+def test_all_reports_is_no_report():
+    assert ALL_REPORTS not in {
+        publishing.report_key(name, rank, None) for name in ("all-reports",) for rank in (None, 0)
+    }
+    assert isinstance(open_dataset("x"), Dataset)
+    assert load_recipe("llm_fleet").COMBINED
+
+
+def test_dataset_that_another_process_is_beginning_is_one(tmp_path):
+    """Its marker is not complete yet."""
+    (tmp_path / f".{MARKER}.123-abc.part").write_text("{")
+    open_dataset(str(tmp_path)).begin()
+    assert json.loads((tmp_path / MARKER).read_text()) == {"dataset_version": 1}
