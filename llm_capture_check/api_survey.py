@@ -33,7 +33,8 @@ _COLUMNS = ("global_tid", "correlation_id", "name", "start_ns", "end_ns", "retur
 class ApiSurvey:
     """What the API calls of a report tell.
 
-    `calls` and `last_ns`: for each process how many, and the end of the last one. Launch calls in order of start,
+    `calls`, `last_ns` and `last_work_ns`: for each process how many, the end of the last one, and that of its last
+    operation. Launch calls in order of start,
     those that failed or went into a graph under capture left out: launch_ns, launch_pid int64, recorded bool (the
     report has work of it). Calls that set things up: setup_ns, setup_end_ns int64, setup_kind int8, a place in SETUP.
     The times in which threads captured graphs: capture_ns, capture_end_ns, capture_thread int64.
@@ -41,6 +42,7 @@ class ApiSurvey:
 
     calls: dict[int, int]
     last_ns: dict[int, int]
+    last_work_ns: dict[int, int]
     launch_ns: np.ndarray
     launch_pid: np.ndarray
     recorded: np.ndarray
@@ -57,7 +59,10 @@ def survey_api_calls(capture: Capture) -> ApiSurvey:
     report, span = capture.report, capture.span
     # Of a time range too: a launch in it may have its work behind it.
     work = read_gpu_work(report) if capture.filtered else capture.work
-    known = {pid: LaunchIds(ids) for pid, _, ids in read_correlation(report, work) if len(ids)}
+    known, last_work_ns = {}, {}
+    for pid, rows, ids in read_correlation(report, work):
+        if len(ids):
+            known[pid], last_work_ns[pid] = LaunchIds(ids), int(work.end_ns[rows].max())
     launching = launch_name_ids(report)
     setup = [_ids_of(report, pattern) for pattern in SETUP.values()]
     edge_ids = capture_edge_ids(report)
@@ -98,6 +103,7 @@ def survey_api_calls(capture: Capture) -> ApiSurvey:
     return ApiSurvey(
         calls=calls,
         last_ns=last_ns,
+        last_work_ns=last_work_ns,
         launch_ns=launch_ns[order],
         launch_pid=pid_of(launch_thread[order]),
         recorded=recorded[order],

@@ -38,12 +38,13 @@ def busy_edges(subject: Subject, survey: ApiSurvey, times: StepTimes) -> Iterato
         operations = format_count(np.count_nonzero(early), "operation")
         message = "the window begins on a busy GPU: its first work was launched before it"
         yield subject.found("window_begin", INFO, message, f"{operations} before the first launch")
-    last_call_ns = max((survey.last_ns.get(pid, 0) for pid in work.devices.pids), default=0)
-    beyond_ns = int(work.end_ns.max()) - last_call_ns
-    if beyond_ns > 0 and last_call_ns:
-        cut = len(times.step) and times.edge[times.start_ns.argmax()]
+    beyond = {pid: end_ns - survey.last_ns.get(pid, end_ns) for pid, end_ns in survey.last_work_ns.items()}
+    pid = max(beyond, key=lambda one: beyond[one], default=0)
+    if beyond.get(pid, 0) > 0:
+        own = np.flatnonzero(times.pid == pid)
+        cut = len(own) and times.edge[own[times.start_ns[own].argmax()]]
         message = "the window ends while the GPU is busy" + (", and its last step is cut" if cut else "")
-        evidence = f"the last operation ends {format_ns(beyond_ns)} after the last CUDA call"
+        evidence = f"the last operation ends {format_ns(beyond[pid])} after the last CUDA call of process {pid}"
         yield subject.found("window_end", WARN if cut else INFO, message, evidence)
 
 

@@ -80,8 +80,18 @@ def main(args: argparse.Namespace) -> int:
     nsight, remarks = _nsight(args.nsys, args.nsys_version)
     request = Request(args.ranks, args.steps, args.first, args.launcher or "", args.one_report, args.output)
     command = command_for(args.engine, nsight, request, program=tuple(args.program))
+    remarks += _unknown_launcher(args)
     _print([command.text()] if args.command_only else _page(command, remarks))
     return 0
+
+
+def _unknown_launcher(args: argparse.Namespace) -> list[str]:
+    """What to know of a command that starts ranks in a way that nsys cannot be put inside."""
+    name = Path(args.program[0]).name if args.program else ""
+    if name not in ("accelerate", "deepspeed", "ray"):
+        return []
+    more = "" if args.ranks > 1 else ", and --ranks N puts a barrier into the code"
+    return [f"{name} starts the ranks behind nsys: all ranks of a machine are in one report{more}"]
 
 
 def _print(lines: Iterable[str]) -> None:
@@ -117,6 +127,9 @@ def _page(command: Command, remarks: list[str]) -> Iterator[str]:
     yield from _section("Steps", engine.ranges, known)
     for note in engine.notes:
         yield from ("", *_wrapped(filled(note, known)))
+    if any(flag.name == "--capture-range" for flag in command.flags):
+        text = "`Generated:` with nothing under it means that the window never opened: see that the program gets there."
+        yield from ("", *_wrapped(text))
     yield from ("", f"Then: nsys recipe llm_capture_check --input {command.reports}")
 
 

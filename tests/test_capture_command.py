@@ -410,3 +410,17 @@ def test_data_is_whole():
 def test_no_advice_for_an_engine_that_is_not_there():
     with pytest.raises(PackError, match="no advice for an engine 'jax'; there are train, pytorch, vllm"):
         window_code("jax")
+
+
+def test_first_step_is_refused_where_it_means_nothing():
+    done = pack("capture-command", "vllm", "--first", "50")
+    assert done.returncode == 1
+    assert done.stderr == "ERROR: --first means nothing for a vLLM server: its window opens when it is asked to\n"
+    for engine in ("train", "pytorch", "trtllm", "megatron"):
+        assert "50" in pack("capture-command", engine, "--first", "50", "--nsys-version", "2025.3").stdout
+
+
+def test_launchers_behind_nsys_and_windows_that_never_open_are_told():
+    said = pack("capture-command", "train", "--nsys-version", "2025.3", "--", "accelerate", "launch", "train.py").stdout
+    assert "accelerate starts the ranks behind nsys: all ranks of a machine are in one report" in said
+    assert "the window never opened" in said

@@ -214,7 +214,7 @@ def test_window_that_ends_on_a_busy_gpu_is_told(make_export):
         db.execute(f"UPDATE {KERNELS} SET end = {last + 70} WHERE correlationId = 24")
     db.close()
     row = found(path)["window_end"]
-    assert row["evidence"] == "the last operation ends 70 ns after the last CUDA call"
+    assert row["evidence"] == "the last operation ends 70 ns after the last CUDA call of process 100"
     # All of the step's work is there.
     assert row["severity"] == "info"
 

@@ -132,6 +132,8 @@ def _code(engine: str, part: str, steps: int, first: int, ranks: int) -> str:
 
 def _completed(engine: Engine, wanted: Request) -> Request:
     """The request with the engine's own ways filled in, checked."""
+    if wanted.first and not engine.names_first:
+        raise PackError(f"--first means nothing for a {engine.title}: its window opens when it is asked to")
     named = launcher_in(wanted.program)
     ranks = wanted.ranks if wanted.ranks > 1 else ranks_in(wanted.program) or _several(engine, wanted)
     launcher = wanted.launcher or named or (engine.launchers[0] if ranks > 1 else "none")

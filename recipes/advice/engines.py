@@ -44,6 +44,13 @@ class Engine:
     first: int = 20  # the first step of the window, where one has to be named
 
     @property
+    def names_first(self) -> bool:
+        """Whether a window is opened at a step that is named, and not when it is asked for."""
+        words = [value for _, value, _ in self.environment] + [word for words in self.arguments for word in words]
+        texts = [text for part in (self.window, self.ranges) for text in (part.how, code_of(part.code))]
+        return any(mark in text for text in (*words, *texts) for mark in ("$first", "$last", "$end"))
+
+    @property
     def starts_ranks_itself(self) -> bool:
         """Whether one command starts all ranks, so that one report holds them all."""
         return self.launchers[0] == "none"
