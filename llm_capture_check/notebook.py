@@ -45,11 +45,10 @@ shown = findings.fillna("")
 shown.loc[shown["report"] == "", "report"] = "all reports together"
 shown = shown.sort_values("severity", key=lambda level: level.map({"error": 0, "warn": 1, "info": 2}), kind="stable")
 # The same said of many reports is one row.
-alike = ["check", "severity", "message", "remedy"]
+alike = ["severity", "check", "message", "evidence", "remedy"]
 shown = shown.groupby(alike, sort=False, as_index=False).agg(
     reports=("report", lambda names: ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")),
-    evidence=("evidence", "first"),
-)[["severity", "check", "message", "evidence", "reports", "remedy"]]
+)
 shown.head(200).style.apply(
     lambda row: [f"background-color: {COLOURS[row['severity']]}; color: #222"] * len(row), axis=1
 ).hide(axis="index").format(escape="html").set_properties(**{"text-align": "left", "white-space": "normal"})
