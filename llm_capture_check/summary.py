@@ -42,12 +42,8 @@ def summarise(tables: dict[str, pa.Table], settings: object) -> str:
         if by_report[report]:
             lines += ["", report or "all reports together", *_told(by_report[report])]
             lines += _command(engines.get(report), by_report[report])
-    if len(reports) > len(shown):
-        lines += [
-            "",
-            f"and {len(reports) - len(shown)} more reports, see findings.parquet; by check:",
-            _counts(findings),
-        ]
+    if len(reports) > len(shown) and findings:
+        lines += ["", "of all reports, by check (findings.parquet has them):", _counts(findings)]
     captures = tables["captures"].to_pylist()
     if captures:
         lines += ["", _inventory(captures)]
