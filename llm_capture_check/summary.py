@@ -65,8 +65,8 @@ def _verdict(reports: Sequence[str], by_report: dict) -> str:
     counts = Counter(_TRUST[level] for level in levels.values())
     told = [f"{counts[text]} {text}" for text in dict.fromkeys(_TRUST.values()) if counts[text]]
     together = [row["message"] for row in by_report[None] if row["severity"] != INFO]
-    each = " each by itself, but not together" if together else ""
-    return f"Of {len(reports)} captures {', '.join(told)}{each}" + (f": {together[0]}" if together else "")
+    more = f", each by itself; not together: {together[0]}" if together else ""
+    return f"Of {len(reports)} captures {', '.join(told)}{more}"
 
 
 def _told(rows: Sequence[Row]) -> list[str]:
