@@ -21,11 +21,14 @@ from pathlib import Path
 from typing import Any
 
 from recipes.errors import PackError
-from recipes.pack import ROOT
+from recipes.pack import ROOT, recipe_names
+from recipes.terminal import progress
 from recipes.workers import Lost, Result, Task
 
 #: A report whose process failed is tried so many times more, on any worker.
 _RETRIES = 2
+#: So long a cluster may be without any worker when a run begins.
+_WORKER_S = 300
 _DIED = (
     "every worker that tried it died, mostly for lack of memory; use workers with more, or a shorter time range "
     "(--filter-time)"
@@ -60,6 +63,7 @@ def on_cluster(client: Any, lost: Lost, tasks: Sequence[Task]) -> Iterator[Resul
     """
     from distributed import KilledWorker, as_completed
 
+    _wait_for_worker(client)
     name = f"nsys-llm-recipes-{secrets.token_hex(8)}"
     client.register_plugin(_unpacker(name, packed(ROOT)), name=name)
     try:
@@ -81,11 +85,25 @@ def on_cluster(client: Any, lost: Lost, tasks: Sequence[Task]) -> Iterator[Resul
             client.unregister_worker_plugin(name)
 
 
+def _wait_for_worker(client: Any) -> None:
+    """PackError when no worker comes."""
+    from distributed import TimeoutError as DaskTimeoutError
+
+    progress("waiting for a Dask worker")
+    try:
+        client.wait_for_workers(1, timeout=_WORKER_S)
+    except (DaskTimeoutError, asyncio.TimeoutError):
+        raise PackError(
+            f"--mode dask-futures: the cluster has had no worker for {_WORKER_S} s; look at why its workers did not "
+            "start, or use --mode concurrent"
+        ) from None
+
+
 def packed(root: Path) -> bytes:
     """The pack's files as a zip archive."""
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for folder in (root / "recipes", *sorted(root.glob("llm_*"))):
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive:
+        for folder in (root / "recipes", *(root / name for name in recipe_names())):
             for file in sorted(folder.rglob("*")):
                 if file.is_file() and "__pycache__" not in file.parts:
                     archive.write(file, file.relative_to(root))

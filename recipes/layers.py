@@ -149,9 +149,10 @@ def _joined(above: str, text: str) -> str:
 
 
 def _used(path: np.ndarray, names: list[str]) -> tuple[np.ndarray, list[str]]:
-    """The same with only those names that are used, in order."""
+    """The same with only those names that are used, in order, each once: paths that were cut short can be alike."""
     used = [number for number in np.unique(path).tolist() if number != NONE]
-    ordered = sorted(used, key=names.__getitem__)
+    ordered = sorted({names[number] for number in used})
+    place_of = {name: place for place, name in enumerate(ordered)}
     place = np.full(len(names) + 1, NONE, dtype=np.int32)
-    place[ordered] = np.arange(len(ordered), dtype=np.int32)
-    return place[path], [names[number] for number in ordered]
+    place[used] = [place_of[names[number]] for number in used]
+    return place[path], ordered

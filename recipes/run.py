@@ -37,7 +37,7 @@ from recipes.report.inputs import Input, find_inputs, open_input, shown
 from recipes.report.search import REPORT_SUFFIXES
 from recipes.spill import Spill, spill_in
 from recipes.tables import FILES, Table
-from recipes.terminal import cleared, plain, progress
+from recipes.terminal import cleared, ended_by_sigterm, plain, progress
 from recipes.units import format_count
 
 
@@ -146,6 +146,7 @@ def run(
     inputs = find_inputs(args.input)
     _check_rank_map(args.rank_map, inputs)
     with (
+        ended_by_sigterm(),
         output_folder(folder, force=args.force_overwrite) as output,
         spill_in(output.part, wanted=len(inputs) > 1) as spill,
     ):

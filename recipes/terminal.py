@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
+import threading
 import time
 import unicodedata
 from collections.abc import Iterator
@@ -87,3 +89,20 @@ def progress_text(done: int, failed: int, count: int, seconds: float) -> str:
         if left >= 1.5 * length:
             return f"{text}, about {left / length:.0f} {unit} left"
     return f"{text}, about {left:.0f} s left"
+
+
+@contextlib.contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """Makes SIGTERM, which schedulers send, end the block like an error, so that nothing is left behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

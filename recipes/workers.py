@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
@@ -15,6 +18,7 @@ Result = TypeVar("Result")
 #: What becomes of a task that has no result, for a reason in words.
 Lost = Callable[[Task, str], Result]
 
+_LOOK_S = 1.0
 _KILLED = (
     "its worker process was killed twice, mostly for lack of memory; use a machine with more, or a shorter time range "
     "(--filter-time)"
@@ -48,7 +52,7 @@ def _until_one_dies(function: Callable[[Task], Result], waiting: deque[Task], wo
     """Takes tasks from those waiting and gives their results; returns the tasks under way when a process died."""
     running: dict = {}
     died = False
-    with _pool(workers) as pool:
+    with _pool(workers) as pool, _ended_with(pool):
         while (waiting or running) and not died:
             try:
                 # No more than can run: who is under way is then known, and few results wait to be fetched.
@@ -66,6 +70,17 @@ def _until_one_dies(function: Callable[[Task], Result], waiting: deque[Task], wo
     return list(running.values())
 
 
+@contextlib.contextmanager
+def _ended_with(pool: ProcessPoolExecutor) -> Iterator[None]:
+    """Ends the pool's processes when the block is left by an error: what they are at is wanted by nobody."""
+    try:
+        yield
+    except BaseException:
+        for process in list((getattr(pool, "_processes", None) or {}).values()):
+            process.terminate()
+        raise
+
+
 def _pool(workers: int) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(workers, initializer=_end_quietly)
 
@@ -73,6 +88,15 @@ def _pool(workers: int) -> ProcessPoolExecutor:
 def _end_quietly() -> None:
     # Ctrl-C reaches the workers too; what is to be said is the parent's to say.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+
+
+def _end_with_parent(parent: int) -> None:
+    """Ends this process when its parent is no more: a killed one cannot say so, and a report can be large."""
+    while os.getppid() == parent:
+        time.sleep(_LOOK_S)
+    os._exit(1)
 
 
 def cores() -> int:

@@ -205,3 +205,33 @@ def test_variables_are_the_arguments_of_the_client():
     environ = {"NSYS_DASK_N_WORKERS": "4", "nsys_dask_timeout": "2.5", "NSYS_DASK_ADDRESS": "tcp://a:1",
                "NSYS_DASK_PROCESSES": "False", "DASK_OTHER": "1"}  # fmt: skip
     assert dask_options(environ) == {"n_workers": 4, "timeout": 2.5, "address": "tcp://a:1", "processes": False}
+
+
+def test_cluster_without_workers_ends_the_run(scheduler, monkeypatch):
+    import recipes.cluster
+    from recipes.cluster import connect, on_cluster
+    from recipes.errors import PackError
+
+    monkeypatch.setattr(recipes.cluster, "_WORKER_S", 1)
+    without = pytest.raises(PackError, match="the cluster has had no worker for 1 s")
+    with connect({"scheduler_file": str(scheduler.address_file)}) as client, without:
+        list(on_cluster(client, lambda task, reason: None, ["task"]))
+
+
+def test_pack_that_goes_to_workers_is_the_pack_alone(tmp_path):
+    import io
+    import shutil
+    import zipfile
+
+    from recipes.cluster import packed
+
+    root = tmp_path / "pack"
+    for folder in ("recipes", *(name for name in os.listdir(ROOT) if name.startswith("llm_"))):
+        shutil.copytree(ROOT / folder, root / folder)
+    (root / "llm_fleet-1-dataset").mkdir()
+    (root / "llm_fleet-1-dataset" / "secret.parquet").write_text("rows")
+    # As files of Nix and conda are dated.
+    os.utime(root / "recipes" / "run.py", (0, 0))
+    names = zipfile.ZipFile(io.BytesIO(packed(root))).namelist()
+    assert "recipes/run.py" in names and "llm_fleet/recipe.py" in names
+    assert not [name for name in names if "secret" in name]

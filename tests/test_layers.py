@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from recipes.capture import LAYERS
+from recipes.layers import _used
 from test_gpu_work import KERNELS, P
 from test_steps import CALLS, MAIN, calls, kernels, newest, ranges, read
 
@@ -94,3 +97,10 @@ def test_layers_that_touch_are_beside_each_other_and_not_inside(make_export):
     )  # fmt: skip
     found = [name for name, _ in layers_of(read(path, {LAYERS}))]
     assert found == ["layer / attention", "layer / mlp", "layer / mlp / up", "layer / norm", None]
+
+
+def test_paths_that_are_cut_alike_are_one_layer():
+    path = np.array([0, 1, 2, 3, -1], dtype=np.int32)
+    used, names = _used(path, ["a", "b", "a", "b / c"])
+    assert names == ["a", "b", "b / c"]
+    assert used.tolist() == [0, 1, 0, 2, -1]

@@ -265,3 +265,31 @@ def test_progress_of_many_reports_on_a_terminal(inside, nsys, graph_sqlite, tmp_
         assert any(line.startswith(text) for line in lines), text
     # Never behind a line of progress.
     assert any(line.startswith("WARNING: ") for line in lines) or inside
+
+
+def _children(pid: int) -> list[int]:
+    return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_ended_run_leaves_no_process_and_little_else(number, tmp_path, graph_sqlite):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for place in range(40):
+        os.link(graph_sqlite, folder / f"r{place}.sqlite")
+    command = [sys.executable, "-m", "recipes", "run", "llm_idle_gaps", "--input", folder, "--output", tmp_path / "out"]
+    environment = {**os.environ, "NSYS_CONCURRENT_MAX_WORKERS": "2"}
+    process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    until = time.monotonic() + 30
+    while len(workers := _children(process.pid)) < 2 and time.monotonic() < until:
+        time.sleep(0.05)
+    assert len(workers) >= 2
+    process.send_signal(number)
+    process.wait(timeout=30)
+    until = time.monotonic() + 15
+    while any(map(psutil.pid_exists, workers)) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not any(map(psutil.pid_exists, workers))
+    assert not (tmp_path / "out").exists()
+    if number == signal.SIGTERM:
+        assert [file.name for file in tmp_path.iterdir()] == ["in"]
