@@ -86,6 +86,7 @@ def _capture(subject: Subject, survey: ApiSurvey, times: StepTimes) -> dict:
     placed = epoch is not None and begin_ns is not None
     return {
         "session": subject.options.get("PROFILING_SESSION_UUID") or None,
+        "world_size": subject.facts.world_size,
         "engine": None if subject.engine == ANY else subject.engine,
         "begin_utc_ns": epoch + begin_ns if placed else None,
         "end_utc_ns": epoch + end_ns if placed else None,

@@ -26,6 +26,7 @@ CAPTURES = Table(
     (
         *REPORT_KEYS[:2],
         Column("session", "string", "Nsight's id of the capture; null if the report does not tell"),
+        Column("world_size", "int64", "ranks of the job, as the launcher told them; null if the report does not tell"),
         Column("engine", "string", "vllm, sglang, trtllm, megatron, pytorch; null when nothing tells"),
         Column("begin_utc_ns", "int64", "first GPU operation, in ns since 1970; null if the clock is not known"),
         Column("end_utc_ns", "int64", "last GPU operation, the same way"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
@@ -97,6 +98,7 @@ def _as_a_set(captures: Sequence[Row]) -> Placed:
     """Reports with ranks are taken for one job."""
     ranked = [row for row in captures if row["rank"] is not None]
     if len(ranked) < 2:
+        # One rank alone is mostly meant so.
         return
     counts = Counter(row["rank"] for row in ranked)
     twice = sorted(rank for rank, count in counts.items() if count > 1)
@@ -105,13 +107,19 @@ def _as_a_set(captures: Sequence[Row]) -> Placed:
         message = f"rank {twice[0]} is given by {len(reports)} reports: they are not of one run"
         yield None, _found("duplicate_rank", WARN, message, _listed(reports))
         return
-    missing = sorted(set(range(max(counts) + 1)) - set(counts))
-    if missing:
-        ranks = ", ".join(map(str, missing[:_SHOWN])) + (", ..." if len(missing) > _SHOWN else "")
-        message = "reports of ranks are missing"
+    told = max((row["world_size"] or 0 for row in ranked), default=0)
+    size = max(told, max(counts) + 1)
+    absent = size - len(counts)
+    if absent:
+        missing = islice((rank for rank in range(size) if rank not in counts), _SHOWN)
+        ranks = ", ".join(map(str, missing)) + (", ..." if absent > _SHOWN else "")
         # More missing than there are have been left out on purpose.
-        severity = WARN if len(missing) <= len(counts) else INFO
-        yield None, _found("missing_rank", severity, message, f"{len(missing)} of at least {max(counts) + 1}: {ranks}")
+        severity = WARN if absent <= len(counts) else INFO
+        size_told = f"{size}" if told >= size else f"at least {size}"
+        yield (
+            None,
+            _found("missing_rank", severity, "reports of ranks are missing", f"{absent} of {size_told}: {ranks}"),
+        )
     yield from _unlike(ranked, "gpu_name", "other_gpu", WARN, "ranks ran on different GPUs")
     yield from _unlike(ranked, "nsys_version", "other_version", INFO, "reports were exported by different versions")
     yield from _windows(ranked)

@@ -423,8 +423,8 @@ def together(*reports, **of_all) -> dict[str, dict]:
     """The findings about all reports together, of rows of the captures and files tables."""
     captures, files = [], []
     for number, given in enumerate(reports):
-        row = {"report": f"r{number}", "rank": number, "session": f"s{number}", "begin_utc_ns": 1000,
-               "end_utc_ns": 2000, "window_ns": 1000, "operations": 5, "gpu_name": "NVIDIA H200",
+        row = {"report": f"r{number}", "rank": number, "session": f"s{number}", "world_size": None,
+               "begin_utc_ns": 1000, "end_utc_ns": 2000, "window_ns": 1000, "operations": 5, "gpu_name": "NVIDIA H200",
                "nsys_version": "2025.3.2",
                "status": "ok", "path": f"/nowhere/r{number}.sqlite", **of_all, **given}  # fmt: skip
         captures.append(row)
@@ -448,6 +448,8 @@ def test_reports_of_one_job_have_no_finding():
     ("reports", "check", "evidence"),
     [
         ([{}, {"rank": 3}], "missing_rank", "2 of at least 4: 1, 2"),
+        ([{"world_size": 4}, {"world_size": 4}], "missing_rank", "2 of 4: 2, 3"),
+        ([{"world_size": 512}, {}], "missing_rank", "510 of 512: 2, 3, 4, 5, 6, ..."),
         ([{"rank": 0}, {"rank": 0}, {"rank": 1}], "duplicate_rank", "r0, r1"),
         # A series of windows of one rank is no second run.
         (

@@ -8,14 +8,21 @@ from dataclasses import dataclass
 from recipes.report import schema
 from recipes.report.report import Report
 
-# What launchers set for each process of a job: torchrun, Open MPI, MPICH and Intel MPI, PMIx, Slurm.
-_RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
+# What launchers set for each process of a job, its rank and how many there are: torchrun, Open MPI, MPICH and Intel
+# MPI, PMIx, Slurm.
+_RANK_VARIABLES = {
+    "RANK": "WORLD_SIZE",
+    "OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_SIZE",
+    "PMI_RANK": "PMI_SIZE",
+    "PMIX_RANK": "",
+    "SLURM_PROCID": "SLURM_NTASKS",
+}
 _RANK_IN_NAME = re.compile(r"(?i)(?:^|[^a-z])rank[ _.=-]?(\d{1,9})(?!\d)")
 
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts of a report; texts are empty and the rank None where the report does not tell."""
+    """Facts of a report; texts are empty, the rank and the number of ranks None where the report does not tell."""
 
     nsys_version: str
     schema_version: str
@@ -23,13 +30,15 @@ class Facts:
     host: str
     rank: int | None
     rank_source: str
+    world_size: int | None = None
 
 
 def read_facts(report: Report, label: str) -> Facts:
     """The facts of a report. Of the environment recorded in it, only the rank's variables are looked at."""
     export = dict(report.pairs(schema.EXPORT_INFO))
     system = dict(report.pairs(schema.SYSTEM_INFO))
-    rank, source = _rank(report, system, label)
+    environment = _environment(report, system)
+    rank, source = _rank(report, environment, label)
     return Facts(
         nsys_version=export.get("EXPORT_PRODUCT_VERSION", ""),
         schema_version=export.get("EXPORT_SCHEMA_VERSION", ""),
@@ -37,6 +46,7 @@ def read_facts(report: Report, label: str) -> Facts:
         host=system.get("Hostname", ""),
         rank=rank,
         rank_source=source,
+        world_size=_number(environment, _RANK_VARIABLES.get(source.removeprefix("environment "), "")),
     )
 
 
@@ -46,16 +56,25 @@ def rank_in_name(name: str) -> int | None:
     return int(named[-1]) if named else None
 
 
-def _rank(report: Report, system: dict[str, str], label: str) -> tuple[int | None, str]:
+def _environment(report: Report, system: dict[str, str]) -> dict[str, str]:
     environment = dict(part.partition("=")[::2] for part in system.get("DeviceEnvironment", "").split(";"))
     for name, value in report.pairs(schema.CAPTURE_INFO):
         if name.endswith("ENVIRONMENT_VARIABLE"):
             variable, _, text = value.partition("=")
             environment[variable] = text.strip('"')
+    return environment
+
+
+def _number(environment: dict[str, str], variable: str) -> int | None:
+    value = environment.get(variable, "")
+    return int(value) if value.isascii() and value.isdigit() and len(value) < 10 else None
+
+
+def _rank(report: Report, environment: dict[str, str], label: str) -> tuple[int | None, str]:
     for variable in _RANK_VARIABLES:
-        value = environment.get(variable, "")
-        if value.isascii() and value.isdigit() and len(value) < 10:
-            return int(value), f"environment {variable}"
+        rank = _number(environment, variable)
+        if rank is not None:
+            return rank, f"environment {variable}"
     named = rank_in_name(label)
     if named is not None:
         return named, "file name"
