@@ -11,6 +11,7 @@ from recipes.checks.finding import Finding
 from recipes.checks.remedies import remedy
 from recipes.report import schema
 from recipes.report.facts import Facts
+from recipes.terminal import plain
 
 
 @dataclass(frozen=True)
@@ -40,5 +41,5 @@ class Subject:
         return {value for name, value in pairs if name == "CAPTURE_EVENT_TYPE"}
 
     def found(self, check: str, severity: str, message: str, evidence: str = "") -> Finding:
-        """A finding with the remedy for the engine at hand."""
-        return Finding(check, severity, message, evidence, remedy(check, self.engine))
+        """A finding with the remedy for the engine at hand. Names in it may hold anything, so it is made one plain line."""
+        return Finding(check, severity, plain(message), plain(evidence), remedy(check, self.engine))
