@@ -24,7 +24,7 @@ DATA = {}
 TEXTS = dict.fromkeys(
     ("run_name", "report", "report_key", "host", "model", "phase", "family", "gpu_name", "gpu_uuid", "day", "cause",
      "tags", "message", "same_as", "question", "sql", "dataset", "captured", "first_captured", "last_captured",
-     "version", "severity", "check", "remedy"),
+     "version", "severity", "check", "remedy", "lost"),
     str,
 )  # fmt: skip
 tables = {
@@ -45,7 +45,11 @@ def escaped(frame):
 def group_of(frame):
     """Model, phase, batch and GPU in one text."""
     batch = frame["batch"].map(lambda batch: "" if pd.isna(batch) else f" batch {batch:.0f}")
-    return (frame["model"].fillna("") + " " + frame["phase"] + batch + " · " + frame["gpu_name"].fillna("")).str.strip()
+    model = frame["model"].fillna("")
+    if "run_name" in frame:
+        # Where no model is known, runs are not compared.
+        model = model.where(model != "", frame["run_name"].fillna(""))
+    return (model + " " + frame["phase"] + batch + " · " + frame["gpu_name"].fillna("")).str.strip()
 
 
 def rounded(frame):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import duckdb
 import pyarrow as pa
@@ -53,9 +54,16 @@ def put_by_hand(
     dataset = open_dataset(url)
     dataset.begin()
     for report in reports:
-        own = {name: value for name, value in report.items() if name not in TABLES or name == "tables"}
+        own = {name: value for name, value in report.items() if name not in TABLES or name in REPORTS.names}
         key = own.setdefault("report_key", f"{own['report']}-key")
-        own = {"run_name": run, "version": f"v-{run}-{key}", "quality": "ok", "status": "ok", "message": "", **own}
+        own = {
+            "run_name": run,
+            "version": f"v-{quote(run, safe='')}-{key}",
+            "quality": "ok",
+            "status": "ok",
+            "message": "",
+            **own,
+        }
         names = ("families", "steps", "step_parts", "floor", "idle", "findings")
         own.setdefault("tables", ",".join(names))
         rows = [(TABLES[name], _rows(TABLES[name], own, report.get(name, []))) for name in names]

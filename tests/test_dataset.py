@@ -280,6 +280,11 @@ def test_lost_files_are_told_and_written_again(job, tmp_path):
     dataset = open_dataset(str(tmp_path / "ds"))
     assert dataset.lost(dataset.reports()) == ["steps,tags", None]
     assert dataset.lost(dataset.runs()) == ["ranks"]
+    fleet("--input", OLD / "layers.nsys-rep", "--dataset", tmp_path / "ds", "--run", "o", "--output", tmp_path / "out2")
+    told = pq.read_table(tmp_path / "out2" / "doubtful_captures.parquet").to_pylist()
+    assert [row["lost"] for row in told if row["report"] == "job/rank0"] == ["steps,tags"]
+    runs = {row["run_name"]: row["message"] for row in pq.read_table(tmp_path / "out2/overview.parquet").to_pylist()}
+    assert runs["job"] is None
     fleet(*options, "--output", tmp_path / "out3")
     assert pq.read_table(tmp_path / "out3" / "published.parquet")["change"].to_pylist() == ["repaired", "unchanged"]
     assert {name: content for name, content in tree(tmp_path / "ds").items() if name in whole} == whole
