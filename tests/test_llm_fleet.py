@@ -833,7 +833,7 @@ def test_summary_tells_what_was_added(tmp_path):
 
 
 def test_summary_tells_what_is_not_compared_and_what_counts_once(tmp_path):
-    """Of three reports two are the same under another name, one lacks a file, one is from next week; none has a model."""
+    """Of three reports two are the same, one lacks a file and is from next week; none has a model."""
     twin = {"version": "v", **steps([100])}
     put_by_hand(str(tmp_path), "a", [{"report": "one", **twin}, {"report": "two", **twin}])
     put_by_hand(str(tmp_path), "b", [{"report": "x", "captured_ns": time.time_ns() + 7 * DAY_NS}])
