@@ -131,7 +131,8 @@ class Fleet:
         table, only = self._tables["step_parts"], pc.field("part") == "communication"
         parts = self._dataset.read(table, self._reports, [*keys, "time_ns"], only)
         waited = _frame(parts.group_by(keys).aggregate([("time_ns", "sum")]).select([*keys, "time_ns_sum"]))
-        steps = self.steps_alike.merge(waited, on=keys, how="left")
+        own = self.steps_alike[[*keys, "gpu_uuid", *_ALIKE, "busy_ns"]]
+        steps = own.merge(waited, on=keys, how="left")
         steps["own_ns"] = (steps["busy_ns"] - steps["time_ns_sum"].fillna(0)).astype("float64")
         keys = [*_DEVICE, "gpu_uuid", *_ALIKE]
         own = steps.groupby(keys, dropna=False, as_index=False).agg(steps=("step", "size"), own_ns=("own_ns", "median"))

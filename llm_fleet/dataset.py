@@ -131,12 +131,14 @@ class Dataset:
         """The same, and makes sure that all its files are there; what counted before goes away."""
         before: set[str | None] = set()
         for _ in range(_TURNS):
-            before.add(self.version_of(run, key))
-            names = []
+            names: list[str] = []
 
             def named(names: list[str] = names) -> Iterable[tuple[Table, pa.Table]]:
                 for table, rows in tables():
                     names.append(table.name)
+                    if _commits(table.name, key):
+                        # Another process's may have begun to count meanwhile.
+                        before.add(self.version_of(run, key))
                     yield table, rows
 
             self.put(run, key, version, named())

@@ -251,6 +251,17 @@ def test_writers_of_one_report_leave_the_last_one_s_rows(tmp_path):
     dataset.commit("r", "x-key", "vA", first)
     assert dataset.reports()["version"].to_pylist() == ["vA"]
     assert len(dataset.read(TABLES["steps"], dataset.reports())) == 1
+    assert [file.name for file in tmp_path.glob("table=steps/*/*")] == ["x-key.vA.parquet"]
+
+
+def test_store_that_does_not_tell_times_keeps_what_lies_about(tmp_path, monkeypatch):
+    dataset = put_by_hand(str(tmp_path), "r", [{"report": "a"}])
+    (file,) = tmp_path.glob("table=steps/*/a-key.*")
+    shutil.copy(file, file.with_name("a-key.v-other.parquet"))
+    before, written = tree(tmp_path), Storage.written
+    monkeypatch.setattr(Storage, "written", lambda self, folder: dict.fromkeys(written(self, folder)))
+    dataset.sweep("r", {"a-key"})
+    assert tree(tmp_path) == before
 
 
 def test_file_that_another_takes_away_is_written_again(tmp_path):

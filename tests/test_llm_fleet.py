@@ -536,7 +536,7 @@ def test_tags_that_differ_in_a_run_are_various(tmp_path):
 
 
 def test_missing_files_are_told(tmp_path):
-    put_by_hand(str(tmp_path), "a b", [{"report": "x", **steps([1])}, {"report": "y"}], of_run=[
+    put_by_hand(str(tmp_path), "a b/c=ü~'(x)*!$._-%20", [{"report": "x", **steps([1])}, {"report": "y"}], of_run=[
         {"check": "missing_rank", "severity": "warn", "message": "m", "remedy": "r"}])  # fmt: skip
     assert [row["message"] for row in both(tmp_path, "overview")] == [""]
     assert both(tmp_path, "doubtful_captures") == []
