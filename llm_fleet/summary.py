@@ -93,9 +93,9 @@ def _regressed(tables: dict[str, pa.Table]) -> list[str]:
 
 
 def _named(row: dict) -> str:
-    batch = "" if row["batch"] is None else f" batch {row['batch']}"
+    counts = [f" {name} {row[name]}" for name in ("batch", "tokens") if row.get(name) is not None]
     model = row["model"] or row.get("run_name")
-    return " ".join(str(part) for part in (model, f"{row['phase']}{batch}", "on", row["gpu_name"]) if part)
+    return " ".join(str(part) for part in (model, f"{row['phase']}{''.join(counts)}", "on", row["gpu_name"]) if part)
 
 
 def _steps(tables: dict[str, pa.Table]) -> list[str]:
