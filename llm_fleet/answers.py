@@ -5,15 +5,17 @@ What each means is told in the SQL file of its name, which gives the same; a tes
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from functools import cached_property
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from llm_fleet import questions
-from llm_fleet.dataset import Dataset, run_version
+from llm_fleet.dataset import Dataset, once, run_version
 from llm_fleet.tables import dataset_tables
 from recipes.idle import CAUSES
 from recipes.tables import Table
@@ -21,9 +23,18 @@ from recipes.tables import Table
 #: So many are compared at least, or a robust z says nothing.
 FEWEST = 4
 _TO_SIGMA = 0.6745
-_WEEK_NS = 7 * 86400 * 10**9
-_GROUP = ["model", "phase", "batch", "gpu_name"]
-_DEVICE = ["run_name", "report_key", "device"]
+_MEAN_TO_SIGMA = 1.2533
+_DAY_NS = 86400 * 10**9
+# A side of regressions has an interval from so many runs on, if the square of its standard error is not this small.
+_FEWEST_RUNS = 3
+_NO_SPREAD = 1e-18
+_REPORT = ["run_name", "report_key"]
+_DEVICE = [*_REPORT, "device"]
+# What may be compared: of_run is the run where no model is known, tokens those that all steps have where it is by them.
+_GROUP = ["model", "of_run", "phase", "batch", "gpu_name"]
+_ALIKE = ["model", "of_run", "phase", "batch", "tokens", "gpu_name"]
+#: Phases that take as long as their prompts are.
+_VARYING = ("prefill", "mixed")
 # 97.5 % quantiles of Student's t, by degrees of freedom.
 _FREEDOM = np.array([*range(1, 31), 40, 60, 120])
 _T = np.array([
@@ -39,7 +50,13 @@ class Fleet:
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
         self._tables = {table.name: table for table in dataset_tables()}
-        self._reports = dataset.reports()
+        self._every = dataset.every_report()
+        self._reports = once(self._every)
+
+    @cached_property
+    def every_report(self) -> pd.DataFrame:
+        """The reports with all copies, and the tables that files of them are missing of (`lost`)."""
+        return _frame(self._every).assign(lost=self._dataset.lost(self._every))
 
     @cached_property
     def reports(self) -> pd.DataFrame:
@@ -55,7 +72,10 @@ class Fleet:
         now = {run: run_version(of_run) for run, of_run in versions.items()}
         runs = self._dataset.runs()
         counts = zip(runs["run_name"].to_pylist(), runs["version"].to_pylist(), strict=True)
-        return runs.filter(pa.array([now.get(run) == version for run, version in counts], pa.bool_()))
+        whole = zip(counts, self._dataset.lost(runs), strict=True)
+        return runs.filter(
+            pa.array([now.get(run) == version and not lost for (run, version), lost in whole], pa.bool_())
+        )
 
     @cached_property
     def runs(self) -> pd.DataFrame:
@@ -63,11 +83,12 @@ class Fleet:
 
     @cached_property
     def models(self) -> pd.DataFrame:
-        return self.reports[["run_name", "report_key", "model"]]
+        told = self.reports[[*_REPORT, "model"]]
+        return told.assign(of_run=told["run_name"].where(told["model"].isna()))
 
-    def rows(self, name: str, columns: Sequence[str]) -> pd.DataFrame:
+    def rows(self, name: str, columns: Sequence[str], where: pc.Expression | None = None) -> pd.DataFrame:
         """Columns of a table of the recipes, beside run_name and report_key."""
-        return _frame(self._dataset.read(self._tables[name], self._reports, ["run_name", "report_key", *columns]))
+        return _frame(self._dataset.read(self._tables[name], self._reports, [*_REPORT, *columns], where))
 
     def rows_of_runs(self, name: str, columns: Sequence[str]) -> pd.DataFrame:
         """Columns of a table over all reports of each run, beside run_name and report_key."""
@@ -76,24 +97,49 @@ class Fleet:
     @cached_property
     def steps(self) -> pd.DataFrame:
         """The steps that count: with work, and no edges."""
-        rows = self.rows("steps", [
-            "device", "gpu_name", "gpu_uuid", "step", "phase", "batch", "duration_ns", "period_ns", "busy_ns", "edge",
-        ])  # fmt: skip
-        return rows[~rows["edge"].astype(bool) & rows["device"].notna()].merge(
-            self.models, on=["run_name", "report_key"]
-        )
+        columns = [
+            "device",
+            "gpu_name",
+            "gpu_uuid",
+            "step",
+            "phase",
+            "batch",
+            "tokens",
+            "duration_ns",
+            "period_ns",
+            "busy_ns",
+        ]
+        rows = self.rows("steps", columns, ~pc.field("edge") & pc.field("device").is_valid())
+        return rows.merge(self.models, on=_REPORT)
+
+    @cached_property
+    def steps_alike(self) -> pd.DataFrame:
+        """Those of them that may be compared, see steps_alike in views.sql."""
+        steps = self.steps
+        tokens = steps.groupby([*_DEVICE, "phase", "batch"], dropna=False)["tokens"]
+        known, least = tokens.transform("count"), tokens.transform("min")
+        equal = (least == tokens.transform("max")).fillna(False) & (known == tokens.transform("size"))
+        varying = steps["phase"].isin(_VARYING)
+        kept = (~varying & (steps["batch"].notna() | (known == 0))) | equal
+        alike = steps.assign(tokens=steps["tokens"].where(varying | steps["batch"].isna()))
+        return alike[kept.astype(bool)]
 
     @cached_property
     def devices(self) -> pd.DataFrame:
         """Each device's own time by phase and batch, beside that of all like it."""
-        parts = self.rows("step_parts", ["device", "step", "part", "time_ns"])
-        waited = parts[parts["part"] == "communication"].groupby([*_DEVICE, "step"], as_index=False)["time_ns"].sum()
-        steps = self.steps.merge(waited, on=[*_DEVICE, "step"], how="left")
-        steps["own_ns"] = (steps["busy_ns"] - steps["time_ns"].fillna(0)).astype("float64")
-        keys = [*_DEVICE, "gpu_name", "gpu_uuid", *_GROUP[:3]]
+        keys = [*_DEVICE, "step"]
+        table, only = self._tables["step_parts"], pc.field("part") == "communication"
+        parts = self._dataset.read(table, self._reports, [*keys, "time_ns"], only)
+        waited = _frame(parts.group_by(keys).aggregate([("time_ns", "sum")]).select([*keys, "time_ns_sum"]))
+        own = self.steps_alike[[*keys, "gpu_uuid", *_ALIKE, "busy_ns"]]
+        steps = own.merge(waited, on=keys, how="left")
+        steps["own_ns"] = (steps["busy_ns"] - steps["time_ns_sum"].fillna(0)).astype("float64")
+        keys = [*_DEVICE, "gpu_uuid", *_ALIKE]
         own = steps.groupby(keys, dropna=False, as_index=False).agg(steps=("step", "size"), own_ns=("own_ns", "median"))
-        alike = own.groupby(_GROUP, dropna=False)["own_ns"]
-        own["fleet_ns"], own["compared"] = alike.transform("median"), alike.transform("size")
+        own = own.merge(self.reports[[*_REPORT, "report", "host", "rank"]])
+        alike = own.groupby(_ALIKE, dropna=False)
+        own["fleet_ns"], own["compared"] = alike["own_ns"].transform("median"), alike["own_ns"].transform("size")
+        own["of_hosts"] = alike["host"].transform("nunique") > 1
         own["above"] = own["own_ns"] / own["fleet_ns"].where(own["fleet_ns"] != 0) - 1
         return own
 
@@ -129,7 +175,7 @@ def overview(fleet: Fleet) -> pd.DataFrame:
     rows = fleet.reports.assign(limited=fleet.reports["quality"] != "ok")
     found = rows.groupby("run_name").agg(
         reports=("report_key", "size"), hosts=("host", "nunique"), ranks=("rank", "nunique"),
-        first_captured=("captured", _first), last_captured=("captured", _last), tags=("tags", _first),
+        first_captured=("captured", _first), last_captured=("captured", _last), tags=("tags", _only),
         doubtful=("limited", "sum"),
     )  # fmt: skip
     found = found.reset_index().merge(fleet.runs[["run_name", "message"]], on="run_name", how="left")
@@ -142,6 +188,10 @@ def _first(texts: pd.Series) -> str | None:
 
 def _last(texts: pd.Series) -> str | None:
     return max(texts.dropna(), default=None)
+
+
+def _only(texts: pd.Series) -> str | None:
+    return "various" if texts.nunique() > 1 else _first(texts)
 
 
 def family_shares(fleet: Fleet) -> pd.DataFrame:
@@ -159,31 +209,32 @@ def family_shares(fleet: Fleet) -> pd.DataFrame:
 
 def _robust_z(value: pd.Series, groups: Sequence[pd.Series]) -> pd.Series:
     """How far each value is from the median of its group in robust standard deviations; NaN where few are compared, or
-    more than half of them are equal."""
+    all are equal. Where more than half are equal the mean deviation stands for the median one."""
     frame = pd.DataFrame({"value": value, **dict(enumerate(groups))})
     keys = list(range(len(groups))) if groups else (lambda _: 0)
     distance = frame["value"] - frame.groupby(keys, dropna=False)["value"].transform("median")
     frame["away"] = distance.abs()
     by_group = frame.groupby(keys, dropna=False)["away"]
-    mad, count = by_group.transform("median"), by_group.transform("size")
-    return (_TO_SIGMA * distance / mad.where(mad > 0)).where(count >= FEWEST)
+    mad, mean, count = (by_group.transform(what) for what in ("median", "mean", "size"))
+    by_mean = distance / (_MEAN_TO_SIGMA * mean.where(mean > 0))
+    return (_TO_SIGMA * distance / mad.where(mad > 0)).where(mad > 0, by_mean).where(count >= FEWEST)
 
 
 def slow_ranks(fleet: Fleet) -> pd.DataFrame:
     """Each device's own step time, compared with all of the fleet that do the same."""
-    own = fleet.devices.merge(fleet.reports[["run_name", "report_key", "report", "host", "rank"]])
-    own["z"] = _robust_z(own["own_ns"], [own[name] for name in _GROUP])
-    order = ["z", "above", "run_name", "report", "device", "phase", "batch"]
+    own = fleet.devices.copy()
+    own["z"] = _robust_z(own["own_ns"], [own[name] for name in _ALIKE])
+    order = ["z", "above", "run_name", "report", "device", "phase", "batch", "tokens"]
     return _sorted(own, order, ["z", "above"])
 
 
 def slow_hosts(fleet: Fleet) -> pd.DataFrame:
     """Each host's devices over the fleet, compared host by host."""
-    own = fleet.devices.merge(fleet.reports[["run_name", "report_key", "host"]])
-    own = own[own["host"].notna()]
-    by_host = own.groupby("host")["above"].median().to_frame()
-    for name, keys in (("reports", _DEVICE[:2]), ("devices", _DEVICE)):
-        by_host[name] = own[["host", *keys]].drop_duplicates().groupby("host").size()
+    own = fleet.devices
+    own = own[own["host"].notna() & (own["compared"] >= FEWEST) & own["of_hosts"]]
+    devices = own.groupby(["host", *_DEVICE], as_index=False)["above"].median()
+    by_host = devices.groupby("host").agg(above=("above", "median"), devices=("above", "size"))
+    by_host["reports"] = devices[["host", *_REPORT]].drop_duplicates().groupby("host").size()
     hosts = by_host.reset_index().assign(compared=len(by_host))
     hosts["z"] = _robust_z(hosts["above"], [])
     return _sorted(hosts, ["z", "above", "host"], ["z", "above"])
@@ -202,7 +253,8 @@ def step_percentiles(fleet: Fleet) -> pd.DataFrame:
     )  # fmt: skip
     for what in ("period", "duration"):
         found[f"{what}_p99_ns"] = groups[f"{what}_ns"].quantile(0.99)
-    return _sorted(found.join(_counted(steps, _GROUP)).reset_index(), _GROUP)
+    found = found.join(_counted(steps, _GROUP)).reset_index().rename(columns={"of_run": "run_name"})
+    return _sorted(found, ["model", "run_name", *_GROUP[2:]])
 
 
 def idle_causes(fleet: Fleet) -> pd.DataFrame:
@@ -211,7 +263,8 @@ def idle_causes(fleet: Fleet) -> pd.DataFrame:
     rows = rows[rows["phase"] == "all"].rename(columns={f"{cause}_ns": cause for cause in CAUSES})
     rows["day"] = rows["captured"].str[:10]
     keys = ["run_name", "report_key", "day", "window_ns"]
-    long = rows.melt(keys, list(CAUSES), var_name="cause", value_name="idle_ns")
+    # What a report does not tell is not 0.
+    long = rows.melt(keys, list(CAUSES), var_name="cause", value_name="idle_ns").dropna(subset="idle_ns")
     groups = long.groupby(["day", "cause"], dropna=False)
     sums = groups[["idle_ns", "window_ns"]].sum().join(_counted(long, ["day", "cause"])).reset_index()
     whole = sums["window_ns"].astype("float64")
@@ -220,13 +273,18 @@ def idle_causes(fleet: Fleet) -> pd.DataFrame:
 
 
 def doubtful_captures(fleet: Fleet) -> pd.DataFrame:
-    """The reports with a limit, and those that are there twice."""
-    rows = fleet.reports.copy()
+    """The reports with a limit, those that are there twice, that lack files, or whose date cannot be."""
+    rows = fleet.every_report.assign(future=_is_future(fleet.every_report))
     same = rows.groupby(["run_name", "version"])["report"]
     first, last, copies = same.transform("min"), same.transform("max"), same.transform("size")
     rows["same_as"] = first.where(rows["report"] != first, last).where(copies > 1)
-    chosen = rows[(rows["quality"] != "ok") | (copies > 1)]
+    chosen = rows[(rows["quality"] != "ok") | (copies > 1) | rows["lost"].notna() | rows["future"]]
     return _sorted(chosen, ["quality", "run_name", "report", "host", "rank"])
+
+
+def _is_future(reports: pd.DataFrame) -> pd.Series:
+    """Whether a capture is dated more than a day after now: its clock was wrong."""
+    return (reports["captured_ns"] > time.time_ns() + _DAY_NS).fillna(False).astype(bool)
 
 
 def capture_findings(fleet: Fleet) -> pd.DataFrame:
@@ -234,9 +292,12 @@ def capture_findings(fleet: Fleet) -> pd.DataFrame:
     keys, told = ["run_name", "severity", "check"], ["message", "remedy"]
     both = [fleet.rows("findings", [*keys[1:], *told]), fleet.rows_of_runs("findings", [*keys[1:], *told])]
     rows = pd.concat([one.astype(object) for one in both], ignore_index=True)
-    groups = rows[rows["severity"].isin(["error", "warn"])].groupby(keys)
-    found = groups.agg(reports=("report_key", "nunique"), message=("message", _first), remedy=("remedy", _first))
-    return _sorted(found.reset_index(), ["run_name", "severity", "reports", "check"], ["reports"])
+    rows = rows[rows["severity"].isin(["error", "warn"])].sort_values(told, na_position="last")
+    # Both of one finding, so that the remedy is that of the message.
+    found = rows.drop_duplicates(keys)[[*keys, *told]].merge(
+        rows.groupby(keys, as_index=False).agg(reports=("report_key", "nunique")), on=keys
+    )
+    return _sorted(found, ["run_name", "severity", "reports", "check"], ["reports"])
 
 
 def regressions(fleet: Fleet) -> pd.DataFrame:
@@ -244,7 +305,7 @@ def regressions(fleet: Fleet) -> pd.DataFrame:
     by_run = _periods_of_runs(fleet)
     groups = by_run.assign(
         before=by_run["log_ns"].where(by_run["weeks_ago"] == 1), now=by_run["log_ns"].where(by_run["weeks_ago"] == 0)
-    ).groupby(_GROUP, dropna=False)
+    ).groupby(_ALIKE, dropna=False)
     found = pd.DataFrame({
         "runs_before": groups["before"].count(), "runs_now": groups["now"].count(),
         "before": groups["before"].mean(), "now": groups["now"].mean(),
@@ -259,27 +320,34 @@ def regressions(fleet: Fleet) -> pd.DataFrame:
     found["before_ns"], found["now_ns"] = np.exp(found["before"]), np.exp(found["now"])
     cases = [half.isna(), difference - half > 0, difference + half < 0]
     found["verdict"] = np.select(cases, ["too few runs", "slower", "faster"], "no difference shown")
-    return _sorted(found, ["change", *_GROUP], ["change"])
+    return _sorted(found, ["change", "model", "phase", "batch", "tokens", "gpu_name"], ["change"])
 
 
 def _half_width(found: pd.DataFrame) -> pd.Series:
-    """Half of the 95 % interval of now less before, by Welch's t; NaN for fewer than two runs on a side."""
+    """Half of the 95 % interval of now less before, by Welch's t; NaN for few runs on a side, or equal ones."""
     before, now = found["error_before"], found["error_now"]
+    fewest = found[["runs_before", "runs_now"]].min(axis=1)
+    told = (fewest >= _FEWEST_RUNS) & (np.minimum(before, now) > _NO_SPREAD)
     with np.errstate(all="ignore"):
         freedom = (before + now) ** 2 / (before**2 / (found["runs_before"] - 1) + now**2 / (found["runs_now"] - 1))
-    # Rounded down, as a table of quantiles is read; runs that do not differ at all have no spread, whatever the t.
-    known = np.maximum(np.floor(freedom.fillna(1).to_numpy(dtype=float) + 1e-9), 1)
-    return pd.Series(_T[np.searchsorted(_FREEDOM, known, side="right") - 1]) * np.sqrt(before + now)
+    # Rounded down, as a table of quantiles is read.
+    known = np.maximum(np.floor(freedom.where(told, 1).to_numpy(dtype=float) + 1e-9), 1)
+    t = pd.Series(_T[np.searchsorted(_FREEDOM, known, side="right") - 1])
+    return (t * np.sqrt(before + now)).where(told)
 
 
 def _periods_of_runs(fleet: Fleet) -> pd.DataFrame:
     """Of each run of the last two weeks the logarithm of its period, by group."""
-    taken = fleet.reports[fleet.reports["captured_ns"].notna()].groupby("run_name")["captured_ns"].max()
-    weeks_ago = ((taken.max() - taken) // _WEEK_NS if len(taken) else taken).rename("weeks_ago")
-    steps = fleet.steps[(fleet.steps["period_ns"] > 0).fillna(False)].astype({"period_ns": "float64"})
-    devices = steps.groupby([*_DEVICE, *_GROUP], dropna=False, as_index=False)["period_ns"].median()
+    # The same content in several runs is the first one's.
+    dated = fleet.reports[~_is_future(fleet.reports)].drop_duplicates("version")
+    taken = dated[dated["captured_ns"].notna()].groupby("run_name")["captured_ns"].max()
+    weeks_ago = ((taken.max() - taken) // (7 * _DAY_NS) if len(taken) else taken).rename("weeks_ago")
+    steps = fleet.steps_alike
+    steps = steps[(steps["period_ns"] > 0).fillna(False).astype(bool) & steps["model"].notna()]
+    steps = steps.merge(dated[_REPORT], on=_REPORT).astype({"period_ns": "float64"})
+    devices = steps.groupby([*_DEVICE, *_ALIKE], dropna=False, as_index=False)["period_ns"].median()
     devices["log_ns"] = np.log(devices["period_ns"])
-    by_run = devices.groupby([*_GROUP, "run_name"], dropna=False, as_index=False)["log_ns"].median()
+    by_run = devices.groupby([*_ALIKE, "run_name"], dropna=False, as_index=False)["log_ns"].median()
     by_run = by_run.merge(weeks_ago, left_on="run_name", right_index=True)
     return by_run[by_run["weeks_ago"] < 2]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -37,13 +38,12 @@ def complete_run(dataset: Dataset, published: pa.Table, settings: FleetSettings)
     for _ in range(_TURNS):
         reports = dataset.reports(run)
         version = run_version(reports["version"].to_pylist())
-        dataset.put(run, ALL_REPORTS, version, _tables(dataset, reports, version, settings))
+        made = _tables(dataset, reports, version, settings)
+        dataset.commit(run, ALL_REPORTS, version, partial(iter, made))
         # Another process may have added a report to the run: then these tables do not count.
         if run_version(dataset.reports(run)["version"].to_pylist()) == version:
             break
-    counting = dict(zip(reports["report_key"].to_pylist(), reports["version"].to_pylist(), strict=True))
-    ours = {key: {counting[key]} for key in published["report_key"].to_pylist() if key in counting}
-    dataset.sweep(run, {**ours, ALL_REPORTS: {version, dataset.version_of(run, ALL_REPORTS) or version}})
+    dataset.sweep(run, {*published["report_key"].to_pylist(), ALL_REPORTS})
 
 
 def _tables(dataset: Dataset, reports: pa.Table, version: str, settings: FleetSettings) -> list[tuple[Table, pa.Table]]:
@@ -70,6 +70,7 @@ def _tables(dataset: Dataset, reports: pa.Table, version: str, settings: FleetSe
         "run_name": settings.run,
         "reports": len(reports),
         "ranks": ranks or None,
+        "tables": ",".join(table.name for table, _ in found),
         "message": "; ".join(messages),
     }
     return [*found, (RUNS, RUNS.build({name: [value] for name, value in row.items()}))]

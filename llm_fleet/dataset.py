@@ -6,22 +6,25 @@
     table=TABLE/run=RUN/all-reports.VERSION.parquet
 
 A report's rows are written first, its row in `reports` last. Until then, and after a crash for good, readers see the
-rows of the version before; what lies about then goes away the next time the same report comes.
+rows of the version before. What lies about after a crash goes away when the same report comes again an hour later or
+more: until then it may be that of another process, which is still writing.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from llm_fleet.storage import Storage, is_unfinished, open_storage
+from llm_fleet.storage import Storage, is_unfinished, open_storage, reason
 from llm_fleet.tables import DATASET_VERSION, REPORTS, RUNS
 from recipes import __version__
 from recipes.errors import PackError
@@ -31,6 +34,10 @@ from recipes.tables import Table
 MARKER = "_llm_fleet.json"
 ALL_REPORTS = "all-reports"
 _LONGEST_NAME = 200
+# What does not count and is older is no other process's unfinished work, whatever the clocks of two machines say.
+_LEFT_BEHIND_S = 3600
+# How often files that others take away meanwhile are written again.
+_TURNS = 5
 
 
 def run_folder(table: str, run: str) -> str:
@@ -40,8 +47,12 @@ def run_folder(table: str, run: str) -> str:
 
 def file_of(table: str, run: str, key: str, version: str) -> str:
     """The file with the rows of one version of a report, or of all reports."""
-    commits = (table, key == ALL_REPORTS) in ((REPORTS.name, False), (RUNS.name, True))
-    return f"{run_folder(table, run)}/{key}{'' if commits else f'.{version}'}.parquet"
+    return f"{run_folder(table, run)}/{key}{'' if _commits(table, key) else f'.{version}'}.parquet"
+
+
+def _commits(table: str, key: str) -> bool:
+    """Whether a table's file of a report is the one that makes its rows count."""
+    return (table, key == ALL_REPORTS) in ((REPORTS.name, False), (RUNS.name, True))
 
 
 def check_run(run: str) -> None:
@@ -116,13 +127,60 @@ class Dataset:
             if self.storage.read(path) != content.to_pybytes():
                 self.storage.write(path, content)
 
-    def sweep(self, run: str, versions: dict[str, set[str]]) -> None:
-        """Removes what lies about of other versions of these reports (key to versions that stay)."""
+    def commit(self, run: str, key: str, version: str, tables: Callable[[], Iterable[tuple[Table, pa.Table]]]) -> None:
+        """The same, and makes sure that all its files are there; what counted before goes away."""
+        before: set[str | None] = set()
+        for _ in range(_TURNS):
+            names: list[str] = []
+
+            def named(names: list[str] = names) -> Iterable[tuple[Table, pa.Table]]:
+                for table, rows in tables():
+                    names.append(table.name)
+                    if _commits(table.name, key):
+                        # Another process's may have begun to count meanwhile.
+                        before.add(self.version_of(run, key))
+                    yield table, rows
+
+            self.put(run, key, version, named())
+            if not self.lacks(run, key, version, names):
+                break
+        for old in before - {None, version, self.version_of(run, key)}:
+            for table in self.tables():
+                if not _commits(table, key):
+                    self.storage.delete(file_of(table, run, key, old or ""))
+
+    def lacks(self, run: str, key: str, version: str, tables: Sequence[str]) -> bool:
+        """Whether a file of these tables is missing."""
+        paths = [file_of(table, run, key, version) for table in tables]
+        return len(self.storage.existing(paths)) < len(paths)
+
+    def lost(self, entries: pa.Table) -> list[str | None]:
+        """The tables, comma-separated, that files are missing of, for each row of `reports` or `runs`; None for none.
+
+        Rows of packs that did not yet tell which files there are have lost none.
+        """
+        there = set(self.storage.names(""))
+        found = []
+        for run, key, version, tables in zip(*_named(entries), entries["tables"].to_pylist(), strict=True):
+            names = tables.split(",") if tables else []
+            lost = [name for name in names if file_of(name, run, key, version) not in there]
+            found.append(",".join(lost) or None)
+        return found
+
+    def sweep(self, run: str, keys: set[str]) -> None:
+        """Removes what does not count of these reports, and has lain there so long that nobody is writing it."""
+        old = time.time() - _LEFT_BEHIND_S
+        found = []
         for table in self.tables():
-            for path in self.storage.names(run_folder(table, run)):
+            for path, written in self.storage.written(run_folder(table, run)).items():
                 key, version = _key_and_version(path)
-                if key in versions and (is_unfinished(path) or version not in {*versions[key], ""}):
-                    self.storage.delete(path)
+                if key in keys and (version or is_unfinished(path)) and written is not None and written < old:
+                    found.append((path, key, version))
+        # Looked up last, so that what has begun to count meanwhile stays.
+        counting = {key: self.version_of(run, key) for _, key, _ in found}
+        for path, key, version in found:
+            if is_unfinished(path) or version != counting[key]:
+                self.storage.delete(path)
 
     def tables(self) -> list[str]:
         """The tables that have files, of newer packs too."""
@@ -130,7 +188,11 @@ class Dataset:
         return [name.removeprefix("table=") for name in named]
 
     def reports(self, run: str | None = None) -> pa.Table:
-        """The reports that count, of one run or all, in order of run and key."""
+        """The reports that count, of one run or all, in order of run and key; of copies the first."""
+        return once(self.every_report(run))
+
+    def every_report(self, run: str | None = None) -> pa.Table:
+        """The same with all copies."""
         return self._entries(REPORTS, run).sort_by([("run_name", "ascending"), ("report_key", "ascending")])
 
     def runs(self, run: str | None = None) -> pa.Table:
@@ -142,10 +204,16 @@ class Dataset:
         paths = [path for path in self.storage.names(folder) if path.endswith(".parquet") and not is_unfinished(path)]
         return self._read(table, paths, table.names)
 
-    def read(self, table: Table, entries: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
+    def read(
+        self,
+        table: Table,
+        entries: pa.Table,
+        columns: Sequence[str] | None = None,
+        where: pc.Expression | None = None,
+    ) -> pa.Table:
         """The rows of a table (as `in_dataset` gives it) that belong to some rows of `reports` or `runs`."""
         paths = self.files(table, entries)
-        return self._read(table, paths, table.names if columns is None else columns)
+        return self._read(table, paths, table.names if columns is None else columns, where)
 
     def count(self, table: Table, entries: pa.Table) -> int:
         """How many rows `read` would give."""
@@ -154,18 +222,17 @@ class Dataset:
 
     def files(self, table: Table, entries: pa.Table) -> list[str]:
         """The files of a table that belong to some rows of `reports` or `runs`."""
-        run, version = entries["run_name"].to_pylist(), entries["version"].to_pylist()
-        keys = entries["report_key"].to_pylist() if "report_key" in entries.column_names else [ALL_REPORTS] * len(run)
-        return self.storage.existing([file_of(table.name, *one) for one in zip(run, keys, version, strict=True)])
+        return self.storage.existing([file_of(table.name, *one) for one in zip(*_named(entries), strict=True)])
 
-    def _read(self, table: Table, paths: list[str], columns: Sequence[str]) -> pa.Table:
+    def _read(
+        self, table: Table, paths: list[str], columns: Sequence[str], where: pc.Expression | None = None
+    ) -> pa.Table:
         if not paths:
             return table.schema().empty_table().select(columns)
         try:
-            return self._open(table, paths).to_table(columns=list(columns))
+            return self._open(table, paths).to_table(columns=list(columns), filter=where)
         except (OSError, pa.ArrowException) as error:
-            reason = " ".join(str(error).split())[:300]
-            raise PackError(f"{self.storage.url}: table {table.name} cannot be read ({reason})") from None
+            raise PackError(f"{self.storage.url}: table {table.name} cannot be read ({reason(error)})") from None
 
     def _open(self, table: Table, paths: list[str]) -> ds.Dataset:
         # With the schema of today: what an older file lacks is null.
@@ -178,6 +245,22 @@ def _key_and_version(path: str) -> tuple[str, str]:
     name = path.rpartition("/")[2].removeprefix(".").partition(".parquet")[0]
     key, _, version = name.partition(".")
     return key, version
+
+
+def _named(entries: pa.Table) -> tuple[list[str], list[str], list[str]]:
+    """Run, key and version of rows of `reports` or `runs`."""
+    run, version = entries["run_name"].to_pylist(), entries["version"].to_pylist()
+    keys = entries["report_key"].to_pylist() if "report_key" in entries.column_names else [ALL_REPORTS] * len(run)
+    return run, keys, version
+
+
+def once(reports: pa.Table) -> pa.Table:
+    """Rows of `reports` in order of run and key without copies: the first of each content in a run."""
+    named = zip(reports["run_name"].to_pylist(), reports["version"].to_pylist(), strict=True)
+    first: dict[tuple[str, str], int] = {}
+    for row, content in enumerate(named):
+        first.setdefault(content, row)
+    return reports.take(pa.array(first.values(), pa.int64()))
 
 
 def open_dataset(url: str) -> Dataset:

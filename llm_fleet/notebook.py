@@ -24,7 +24,7 @@ DATA = {}
 TEXTS = dict.fromkeys(
     ("run_name", "report", "report_key", "host", "model", "phase", "family", "gpu_name", "gpu_uuid", "day", "cause",
      "tags", "message", "same_as", "question", "sql", "dataset", "captured", "first_captured", "last_captured",
-     "version", "severity", "check", "remedy"),
+     "version", "severity", "check", "remedy", "lost"),
     str,
 )  # fmt: skip
 tables = {
@@ -43,9 +43,15 @@ def escaped(frame):
 
 
 def group_of(frame):
-    """Model, phase, batch and GPU in one text."""
+    """Model, phase, batch, tokens and GPU in one text."""
     batch = frame["batch"].map(lambda batch: "" if pd.isna(batch) else f" batch {batch:.0f}")
-    return (frame["model"].fillna("") + " " + frame["phase"] + batch + " · " + frame["gpu_name"].fillna("")).str.strip()
+    if "tokens" in frame:
+        batch += frame["tokens"].map(lambda tokens: "" if pd.isna(tokens) else f" tokens {tokens:.0f}")
+    model = frame["model"].fillna("")
+    if "run_name" in frame:
+        # Where no model is known, runs are not compared.
+        model = model.where(model != "", frame["run_name"].fillna(""))
+    return (model + " " + frame["phase"] + batch + " · " + frame["gpu_name"].fillna("")).str.strip()
 
 
 def rounded(frame):
@@ -56,7 +62,7 @@ def rounded(frame):
             shown[name.removesuffix("_ns") + " ms"] = (shown.pop(name) / 1e6).round(3)
         elif name in ("share", "above", "change", "low", "high"):
             shown[name] = shown[name].map(lambda share: "" if pd.isna(share) else f"{share:.1%}")
-        elif frame[name].dtype == "float64" and name in ("rank", "batch", "device"):
+        elif frame[name].dtype == "float64" and name in ("rank", "batch", "device", "tokens"):
             shown[name] = shown[name].astype("Int64")
     return shown
 

@@ -20,7 +20,7 @@ from llm_fleet.tables import ABOUT, DATASET_VERSION, PUBLISHED, REPORTS, TAGS, i
 from recipes import __version__
 from recipes.capture import Capture
 from recipes.report import schema
-from recipes.report.facts import rank_in_name, read_facts
+from recipes.report.facts import read_facts
 from recipes.report.inputs import Input, shown
 from recipes.run import Task
 from recipes.tables import FILES, TYPES, Table
@@ -33,11 +33,12 @@ _SLUG = 60
 def facts(capture: Capture) -> pa.Table:
     """What the dataset wants to know of a report that no table tells: its devices, its own rank, when it was taken."""
     devices, told = capture.work.devices, read_facts(capture.report, "")
+    # Of a report of several processes too, which has no rank of its own.
+    sure = told.rank_source.startswith("environment")
     epoch_ns = capture.report.read(schema.SESSION, ["utc_epoch_ns"])["utc_epoch_ns"].to_pylist()
     return pa.table({
         "captured_ns": pa.array([epoch_ns[0] if epoch_ns else None], pa.int64()),
-        # Without --rank-map, so that the report is the same one before and after.
-        "own_rank": pa.array([told.rank], pa.int64()),
+        "job_rank": pa.array([told.rank if sure else None], pa.int64()),
         "devices": pa.array([devices.numbers], pa.list_(pa.int64())),
         "gpu_names": pa.array([devices.gpu_names], pa.list_(pa.string())),
         "gpu_uuids": pa.array([devices.gpu_uuids], pa.list_(pa.string())),
@@ -82,22 +83,26 @@ def publish(tables: dict[str, pa.Table], file: dict[str, Any], task: Task) -> di
     dataset = open_dataset(settings.dataset)
     dataset.begin()
     before = dataset.version_of(run, key)
-    if before != version:
-        dataset.put(run, key, version, (_complete(table, own, about) for table, own in rows))
-    change = "new" if before is None else "unchanged" if before == version else "replaced"
+    change = "new" if before is None else "replaced"
+    if before == version:
+        change = "repaired" if dataset.lacks(run, key, version, [table.name for table, _ in rows]) else "unchanged"
+    if change != "unchanged":
+        dataset.commit(run, key, version, lambda: (_complete(table, own, about) for table, own in rows))
     row = {"run_name": run, "report_key": key, "version": version, "change": change, "dataset": settings.shown}
     return {PUBLISHED.name: PUBLISHED.of_report({name: [value] for name, value in row.items()})}
 
 
 def _about(told: pa.Table, file: dict[str, Any], item: Input, settings: FleetSettings) -> About:
     found = {name: column[0] for name, column in told.to_pydict().items()}
-    name, own_rank = report_name(item), found["own_rank"]
+    name, rank = report_name(item), found["job_rank"]
+    if file["rank_source"] == "--rank-map":
+        rank = file["rank"]
     uuids = [uuid for uuid in found["gpu_uuids"] if uuid]
     values = {
         **{column.name: file.get(column.name) for column in ABOUT},
         "run_name": settings.run,
         "report": name,
-        "report_key": report_key(name, rank_in_name(name) if own_rank is None else own_rank, file["host"]),
+        "report_key": report_key(name, rank, file["host"]),
         "captured": utc(found["captured_ns"]),
         "captured_ns": found["captured_ns"],
         "gpu_uuid": ",".join(uuids) or None,
@@ -109,14 +114,18 @@ def _about(told: pa.Table, file: dict[str, Any], item: Input, settings: FleetSet
 
 
 def report_name(item: Input) -> str:
-    """What a report is called in the dataset: as among the inputs of any run of the recipe, so with its folder."""
+    """What a report is called in the dataset, whatever the other inputs are: its folder and its name without ending.
+
+    Only of inputs that this would not tell apart the name has more in front.
+    """
     return item.label if "/" in item.label else f"{shown(item.path.absolute().parent.name)}/{item.label}"
 
 
 def report_key(name: str, rank: int | None, host: str | None) -> str:
     """One word for a report: the same for another capture of the same thing. It has no dot, and no case to fold.
 
-    A rank may run on another host the next time; where there are no ranks, hosts tell reports of one name apart.
+    `rank` is that which the job or the user gave: it may run on another host the next time. One that a name tells may
+    be counted on each host from 0, so without one (None) hosts tell reports of one name apart.
     """
     slug = re.sub(r"[^a-z0-9_]+", "-", name.lower()).strip("-")[-_SLUG:].lstrip("-")
     digest = hashlib.sha256(json.dumps([name, host if rank is None else rank]).encode()).hexdigest()[:12]
@@ -140,7 +149,8 @@ def _tables(tables: dict[str, pa.Table], file: dict[str, Any], settings: FleetSe
     types = {column.name: TYPES[column.type] for column in FILES.columns if column.name not in _ABOUT_NAMES}
     told = {name: pa.array([file[name]], kind) for name, kind in types.items()}
     model = pa.array([settings.model or tags.get("model")], pa.string())
-    report = pa.table({**told, "model": model, "tags": [json.dumps(tags, sort_keys=True)]})
+    names = ",".join(table.name for table, _ in (*own, (TAGS, rows)))
+    report = pa.table({**told, "model": model, "tags": [json.dumps(tags, sort_keys=True)], "tables": [names]})
     return [*own, (TAGS, rows), (REPORTS, report)]
 
 

@@ -11,6 +11,7 @@ _GROUP = (
     Column("batch", "int64", "sequences in a step; null if the ranges do not tell"),
     Column("gpu_name", "string", "the GPU"),
 )
+_TOKENS = Column("tokens", "int64", "tokens of each of the steps, where these are compared by them; null otherwise")
 _COUNTS = (Column("runs", "int64", "runs"), Column("reports", "int64", "reports in these"))
 
 OVERVIEW = Table(
@@ -23,7 +24,7 @@ OVERVIEW = Table(
         Column("ranks", "int64", "ranks of these"),
         Column("first_captured", "string", "when the first was captured, UTC; null if unknown"),
         Column("last_captured", "string", "when the last was captured, UTC"),
-        Column("tags", "string", "tags, as JSON"),
+        Column("tags", "string", "tags, as JSON; `various` where its reports differ in them"),
         Column("doubtful", "int64", "reports with a limit, see doubtful_captures"),
         Column(
             "message", "string", "what could not be worked out over all its reports; null when that is not done yet"
@@ -56,11 +57,21 @@ SLOW_RANKS = Table(
         _GROUP[3],
         Column("gpu_uuid", "string", "its UUID; null where the report leaves that open"),
         *_GROUP[:3],
+        _TOKENS,
         Column("steps", "int64", "steps that count; edges do not"),
         Column("own_ns", "double", "median over steps of busy time less exposed communication"),
-        Column("fleet_ns", "double", "median of that over all devices with the same model, phase, batch and GPU"),
+        Column(
+            "fleet_ns",
+            "double",
+            "median of that over all devices with the same model (or run, without), phase, batch and GPU",
+        ),
         Column("above", "double", "own over fleet less 1"),
-        Column("z", "double", "0.6745 (own - fleet) / median absolute deviation; null for fewer than four devices"),
+        Column(
+            "z",
+            "double",
+            "0.6745 (own - fleet) / MAD, or by the mean absolute deviation if MAD is 0; null for fewer than four "
+            "devices, and where all are equal",
+        ),
         Column("compared", "int64", "devices compared"),
     ),
 )
@@ -69,10 +80,12 @@ SLOW_HOSTS = Table(
     "one host",
     (
         Column("host", "string", "the host"),
-        Column("reports", "int64", "its reports with steps"),
+        Column("reports", "int64", "its reports with steps that are compared with those of other hosts"),
         Column("devices", "int64", "devices in these"),
-        Column("above", "double", "median over its devices of `above` in slow_ranks"),
-        Column("z", "double", "0.6745 (above - median over hosts) / MAD; null for fewer than four hosts"),
+        Column("above", "double", "median over its devices of their median `above` in slow_ranks"),
+        Column(
+            "z", "double", "0.6745 (above - median over hosts) / MAD, as in slow_ranks; null for fewer than four hosts"
+        ),
         Column("compared", "int64", "hosts compared"),
     ),
 )
@@ -80,7 +93,9 @@ STEP_PERCENTILES = Table(
     "step_percentiles",
     "one model, phase and batch on one GPU",
     (
-        *_GROUP,
+        _GROUP[0],
+        Column("run_name", "string", "the run, where no model is known; null otherwise"),
+        *_GROUP[1:],
         *_COUNTS,
         Column("steps", "int64", "steps on their devices; edges do not count"),
         Column("period_p50_ns", "double", "median period of the steps"),
@@ -99,13 +114,13 @@ IDLE_CAUSES = Table(
         Column("cause", "string", "what the GPU waited for"),
         *_COUNTS,
         Column("idle_ns", "int64", "idle time of that cause, over all devices"),
-        Column("window_ns", "int64", "time looked at, over all devices"),
+        Column("window_ns", "int64", "time looked at in reports that tell this cause, over all devices"),
         Column("share", "double", "idle over window, 0 to 1"),
     ),
 )
 DOUBTFUL_CAPTURES = Table(
     "doubtful_captures",
-    "one report whose numbers are limited",
+    "one report whose numbers are limited, or that is there twice, or lacks files, or has a wrong date",
     (
         _RUN,
         Column("report", "string", "the report"),
@@ -116,6 +131,8 @@ DOUBTFUL_CAPTURES = Table(
         Column("status", "string", "ok or empty"),
         Column("message", "string", "what limits it"),
         Column("same_as", "string", "another report of the run with the same content; null for none"),
+        Column("lost", "string", "tables whose files of it are missing, comma-separated; null for none"),
+        Column("future", "bool", "dated more than a day after now: left out of regressions"),
     ),
 )
 CAPTURE_FINDINGS = Table(
@@ -127,22 +144,28 @@ CAPTURE_FINDINGS = Table(
         Column("check", "string", "what was checked, see llm_capture_check"),
         Column("reports", "int64", "reports with it; 0 for what the reports show as a set"),
         Column("message", "string", "what was found, in one of them"),
-        Column("remedy", "string", "the command or code that helps there"),
+        Column("remedy", "string", "the command or code that helps in that one"),
     ),
 )
 REGRESSIONS = Table(
     "regressions",
     "one model, phase and batch on one GPU, in the last two weeks",
     (
-        *_GROUP,
+        *_GROUP[:3],
+        _TOKENS,
+        _GROUP[3],
         Column("runs_before", "int64", "runs of the week before the last seven days"),
         Column("runs_now", "int64", "runs of the last seven days up to the newest capture"),
         Column("before_ns", "double", "period then: geometric mean over runs"),
         Column("now_ns", "double", "period now"),
         Column("change", "double", "now over before less 1"),
-        Column("low", "double", "lower end of its 95 % interval; null for fewer than two runs in a week"),
+        Column("low", "double", "lower end of its 95 % interval; null where there is no verdict"),
         Column("high", "double", "upper end"),
-        Column("verdict", "string", "slower, faster, no difference shown, or too few runs"),
+        Column(
+            "verdict",
+            "string",
+            "slower, faster, no difference shown; or too few runs: fewer than three in a week, or all equal",
+        ),
     ),
 )
 QUESTIONS = (

@@ -79,13 +79,18 @@ class Storage:
 
     def names(self, folder: str) -> list[str]:
         """The paths of all files below a folder, unfinished ones too; none when there is no such folder."""
+        return sorted(self.written(folder))
+
+    def written(self, folder: str) -> dict[str, float | None]:
+        """The same with the time at which each was written, in s since 1970; None where the store does not tell."""
         with self._reached("read"):
             found = self.files.get_file_info(
                 pafs.FileSelector(self.place(folder), allow_not_found=True, recursive=True)
             )
             # Some give paths with a slash in front, some without.
             skip = len(self.root.lstrip("/")) + 1
-            return sorted(info.path.lstrip("/")[skip:] for info in found if info.type == pafs.FileType.File)
+            files = (info for info in found if info.type == pafs.FileType.File)
+            return {info.path.lstrip("/")[skip:]: info.mtime and info.mtime.timestamp() for info in files}
 
     def folders(self) -> list[str]:
         """The names of the folders right here."""
@@ -104,9 +109,12 @@ class Storage:
     @contextlib.contextmanager
     def _reached(self, verb: str) -> Iterator[None]:
         try:
+            if isinstance(self.files, pafs.PyFileSystem):
+                # What others have written since the last listing is there too.
+                self.files.handler.fs.invalidate_cache()
             yield
         except Exception as error:  # noqa: BLE001: each file system raises classes of its own
-            raise PackError(f"{self.url}: cannot be {verb} ({_reason(error)}); check --dataset") from None
+            raise PackError(f"{self.url}: cannot be {verb} ({reason(error)}); check --dataset") from None
 
 
 def is_unfinished(path: str) -> bool:
@@ -116,8 +124,15 @@ def is_unfinished(path: str) -> bool:
 
 
 def without_secrets(url: str) -> str:
-    """A URL as it may be shown: without user and password, and without its parameters."""
-    return re.sub(r"(?<=://)[^/@]*@", "", url).partition("?")[0] if "://" in url else url
+    """A URL as it may be shown: without user and password, and without its parameters and what is behind a #."""
+    kind, mark, rest = url.partition("://")
+    if not mark:
+        return url
+    # A password may hold any sign, a question mark too: then nothing of it is shown.
+    place, _, parameters = rest.partition("?")
+    if "@" not in place and "@" in parameters and ":" in place:
+        place = ""
+    return f"{kind}://{place.rpartition('@')[2].partition('#')[0]}"
 
 
 @lru_cache(maxsize=8)
@@ -129,7 +144,7 @@ def open_storage(url: str) -> Storage:
     try:
         files, root = pafs.FileSystem.from_uri(url)
     except OSError as error:
-        raise PackError(f"{shown}: cannot be reached ({_reason(error, url)}); check --dataset") from None
+        raise PackError(f"{shown}: cannot be reached ({reason(error, url)}); check --dataset") from None
     except (pa.ArrowException, NotImplementedError, ValueError):
         files, root = _with_fsspec(url)
     return Storage(shown, files, root.rstrip("/"), _is_whole(files))
@@ -148,10 +163,10 @@ def _with_fsspec(url: str) -> tuple[pafs.FileSystem, str]:
     try:
         files, root = fsspec.core.url_to_fs(url)
     except ImportError as error:
-        reason = _reason(error, url)
-        raise PackError(f"{shown}: {reason}; pip install that into the Python that runs the recipe") from None
+        missing = reason(error, url)
+        raise PackError(f"{shown}: {missing}; pip install that into the Python that runs the recipe") from None
     except Exception as error:  # noqa: BLE001: each file system raises classes of its own
-        raise PackError(f"{shown}: cannot be opened ({_reason(error, url)}); check --dataset") from None
+        raise PackError(f"{shown}: cannot be opened ({reason(error, url)}); check --dataset") from None
     return pafs.PyFileSystem(pafs.FSSpecHandler(files)), root
 
 
@@ -162,6 +177,8 @@ def _is_whole(files: pafs.FileSystem) -> bool:
     return files.type_name in _OBJECT_STORES
 
 
-def _reason(error: BaseException, url: str = "") -> str:
+def reason(error: BaseException, url: str = "") -> str:
+    """What went wrong, in one line without the secrets of URLs in it."""
     text = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
-    return (text.replace(url, without_secrets(url)) if url else text)[:300]
+    text = text.replace(url, without_secrets(url)) if url else text
+    return re.sub(r"[\w+.-]+://\S+", lambda found: without_secrets(found[0]), text)[:300]

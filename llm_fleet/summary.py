@@ -16,6 +16,10 @@ from recipes.units import format_count, format_ms, format_share
 #: Robust standard deviations from which on a rank or host is called slow (Iglewicz and Hoaglin 1993).
 SLOW_Z = 3.5
 _SHOWN = 8
+_CHANGES = ("new", "replaced", "repaired", "unchanged")
+_UNNAMED = (
+    "runs without a model are compared within themselves only, and not week by week: give --model or --tag model=NAME"
+)
 #: The questions as SQL, and the views that they need.
 SQL_FOLDER = Path(__file__).parent / "sql"
 
@@ -23,7 +27,10 @@ SQL_FOLDER = Path(__file__).parent / "sql"
 def summarise(tables: dict[str, pa.Table], settings: FleetSettings) -> str:
     """What was added to which dataset, the place of the quality line, what stands out, and step times."""
     changes = Counter(tables[PUBLISHED.name]["change"].to_pylist())
-    added = ", ".join(f"{changes[what]} {what}" for what in ("new", "replaced", "unchanged") if changes[what]) or "none"
+    added = (
+        ", ".join(f"{changes[what]} {what}" for what in ("new", "replaced", "repaired", "unchanged") if changes[what])
+        or "none"
+    )
     runs = tables["overview"].to_pylist()
     where = settings.shown or "beside the output, its name with -dataset"
     lines = [
@@ -32,6 +39,7 @@ def summarise(tables: dict[str, pa.Table], settings: FleetSettings) -> str:
         "{quality}",
         f"dataset: {where}",
         *_messages(runs, settings.run),
+        *_doubtful(tables),
         *_slow(tables),
         *_regressed(tables),
     ]
@@ -41,6 +49,20 @@ def summarise(tables: dict[str, pa.Table], settings: FleetSettings) -> str:
 def _messages(runs: list[dict], run: str) -> list[str]:
     """What could not be worked out over this run's reports."""
     return [f"over all reports: {one['message']}" for one in runs if one["run_name"] == run and one["message"]]
+
+
+def _doubtful(tables: dict[str, pa.Table]) -> list[str]:
+    """What the answers lack, and what they count once."""
+    rows = tables["doubtful_captures"].to_pylist()
+    kinds = {
+        "lost": "lack files, so that some of their rows are in no answer: add them again",
+        "same_as": "have the same content as others of their run: each content counts once",
+        "future": "are dated more than a day in the future: in no regressions",
+    }
+    counts = {name: sum(bool(row[name]) for row in rows) for name in kinds}
+    return [
+        f"{counts[name]} of all reports {text} (see doubtful_captures)" for name, text in kinds.items() if counts[name]
+    ]
 
 
 def _slow(tables: dict[str, pa.Table]) -> list[str]:
@@ -71,8 +93,9 @@ def _regressed(tables: dict[str, pa.Table]) -> list[str]:
 
 
 def _named(row: dict) -> str:
-    batch = "" if row["batch"] is None else f" batch {row['batch']}"
-    return " ".join(str(part) for part in (row["model"], f"{row['phase']}{batch}", "on", row["gpu_name"]) if part)
+    counts = [f" {name} {row[name]}" for name in ("batch", "tokens") if row.get(name) is not None]
+    model = row["model"] or row.get("run_name")
+    return " ".join(str(part) for part in (model, f"{row['phase']}{''.join(counts)}", "on", row["gpu_name"]) if part)
 
 
 def _steps(tables: dict[str, pa.Table]) -> list[str]:
@@ -84,8 +107,9 @@ def _steps(tables: dict[str, pa.Table]) -> list[str]:
          _ms(row["period_p99_ns"]), "" if row["floor_ratio_p50"] is None else f"{row['floor_ratio_p50']:.2f}"]
         for row in rows[:_SHOWN]
     ]  # fmt: skip
+    unnamed = [] if all(row["model"] for row in rows) else [_UNNAMED]
     head = ["steps of the whole dataset", "reports", "steps", "period p50 ms", "p99 ms", "over floor"]
-    return ["", text_table(head, cells), *_more(len(rows), "step_percentiles")]
+    return ["", text_table(head, cells), *_more(len(rows), "step_percentiles"), *unnamed]
 
 
 def _ms(time_ns: float | None) -> str:

@@ -16,7 +16,7 @@ ABOUT = (
     Column("run_name", "string", "the run, as text whatever a reader makes of the folder's name"),
     Column("report", "string", "the report: its folder and its name without ending"),
     Column(
-        "report_key", "string", "what tells reports of a run apart: report and rank, or host without ranks, in one word"
+        "report_key", "string", "what tells reports of a run apart, in one word: report, rank and, if need be, host"
     ),
     Column("version", "string", "of the report's rows; they count when `reports` has the same for the report_key"),
     Column("captured", "string", "start of the profiler's session, UTC, as 2026-11-30T01:34:37Z; null if unknown"),
@@ -50,6 +50,7 @@ REPORTS = Table(
         *(in_dataset(FILES).columns),
         Column("model", "string", "the model, as --model or the tag `model` tells; null if neither does"),
         Column("tags", "string", "the run's tags as one JSON object"),
+        Column("tables", "string", "the tables that it has a file of, comma-separated; null where that is not told"),
     ),
 )
 TAGS = in_dataset(
@@ -69,6 +70,7 @@ RUNS = Table(
         Column("reports", "int64", "reports in it"),
         Column("ranks", "int64", "ranks among these; null if none is known"),
         Column("message", "string", "what could not be worked out over all reports, empty when nothing"),
+        Column("tables", "string", "the tables that it has a file of, comma-separated; null where that is not told"),
         *ABOUT[-2:],
     ),
 )
@@ -100,7 +102,7 @@ PUBLISHED = Table(
         ABOUT[0],
         Column("report_key", "string", "what tells it apart from other reports of the run in the dataset"),
         Column("version", "string", "of its rows"),
-        Column("change", "string", "new, replaced or unchanged"),
+        Column("change", "string", "new, replaced, repaired (files were missing) or unchanged"),
         Column("dataset", "string", "the dataset, as --dataset gave it; null for the one beside the output"),
     ),
     sort=(("report", "ascending"), ("report_key", "ascending")),

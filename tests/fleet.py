@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import duckdb
 import pyarrow as pa
@@ -53,15 +54,23 @@ def put_by_hand(
     dataset = open_dataset(url)
     dataset.begin()
     for report in reports:
-        own = {name: value for name, value in report.items() if name not in TABLES}
+        own = {name: value for name, value in report.items() if name not in TABLES or name in REPORTS.names}
         key = own.setdefault("report_key", f"{own['report']}-key")
-        own = {"run_name": run, "version": f"v-{key}", "quality": "ok", "status": "ok", "message": "", **own}
+        own = {
+            "run_name": run,
+            "version": f"v-{quote(run, safe='')}-{key}",
+            "quality": "ok",
+            "status": "ok",
+            "message": "",
+            **own,
+        }
         names = ("families", "steps", "step_parts", "floor", "idle", "findings")
+        own.setdefault("tables", ",".join(names))
         rows = [(TABLES[name], _rows(TABLES[name], own, report.get(name, []))) for name in names]
         dataset.put(run, key, own["version"], [*rows, (REPORTS, _rows(REPORTS, own, [own]))])
     entries = dataset.reports(run)
     version = run_version(entries["version"].to_pylist())
-    row = {"run_name": run, "version": version, "reports": len(entries), "message": ""}
+    row = {"run_name": run, "version": version, "reports": len(entries), "message": "", "tables": "findings"}
     findings = TABLES["findings"]
     dataset.put(run, ALL_REPORTS, version, [(findings, _rows(findings, row, of_run)), (RUNS, _rows(RUNS, row, [row]))])
     return dataset

@@ -15,6 +15,8 @@ import sys
 import time
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 
@@ -25,7 +27,7 @@ from llm_fleet.answers import Fleet
 from llm_fleet.dataset import ALL_REPORTS, MARKER, Dataset, open_dataset, run_version
 from llm_fleet.recipe import add_options, publish, settings
 from llm_fleet.settings import FleetSettings
-from llm_fleet.storage import Storage, open_storage, without_secrets
+from llm_fleet.storage import Storage, open_storage, reason, without_secrets
 from llm_fleet.tables import EVENTS, tables_of_reports
 from recipes.errors import PackError
 from recipes.gpu_work import Span
@@ -67,12 +69,13 @@ def test_copy_elsewhere_is_the_same_report(job, tmp_path):
 
 
 def test_recapture_replaces_its_rows_in_every_table(job, tmp_path):
-    fleet("--input", job, "--output", tmp_path / "out1", "--dataset", tmp_path / "ds", "--events")
+    ranked = ["--rank-map", "rank1=1", "--events"]
+    fleet("--input", job, "--output", tmp_path / "out1", "--dataset", tmp_path / "ds", *ranked)
     # The second capture of rank 1 has no GPU work, so no families.
     shutil.copy(OLD / "broken_no_cuda.nsys-rep", job / "rank1.nsys-rep")
-    again = ["--input", job / "rank1.nsys-rep", "--run", "job", "--events"]
+    again = ["--input", job / "rank1.nsys-rep", "--run", "job", *ranked]
     fleet(*again, "--output", tmp_path / "out2", "--dataset", tmp_path / "ds")
-    fleet("--input", job, "--output", tmp_path / "out3", "--dataset", tmp_path / "fresh", "--events")
+    fleet("--input", job, "--output", tmp_path / "out3", "--dataset", tmp_path / "fresh", *ranked)
     assert pq.read_table(tmp_path / "out2" / "published.parquet")["change"].to_pylist() == ["replaced"]
     for table in tables_of_reports(events=True):
         assert committed(tmp_path / "ds", table.name) == committed(tmp_path / "fresh", table.name), table.name
@@ -98,11 +101,49 @@ def test_unreadable_recapture_leaves_the_good_one(job, tmp_path):
     assert tree(tmp_path / "ds") == before
 
 
-def test_rank_on_another_host_is_the_same_report():
+def test_rank_of_the_job_on_another_host_is_the_same_report():
     assert publishing.report_key("job/r", 3, "node1") == publishing.report_key("job/r", 3, "node2")
     assert publishing.report_key("job/r", None, "node1") != publishing.report_key("job/r", None, "node2")
     keys = {publishing.report_key(name, 0, "h") for name in ("job/r", "Job/r", "job/R", "job.r", "jöb/r")}
     assert len(keys) == 5
+
+
+def told_of(report: Path, rank: int | None = None, source: str | None = None, job_rank: int | None = None, **file):
+    """What the dataset says of a report whose rank comes from there."""
+    found = {"captured_ns": 1, "job_rank": job_rank, "devices": [], "gpu_names": [], "gpu_uuids": []}
+    facts = pa.Table.from_pylist([found])
+    item = find_inputs([str(report)])[0]
+    chosen = FleetSettings("", None, "run", (), False, None, {})
+    return publishing._about(facts, {"rank": rank, "rank_source": source, "host": "h", **file}, item, chosen).values
+
+
+def test_host_tells_reports_apart_unless_the_job_or_the_user_gave_the_rank(job):
+    """Two nodes may each call their first process rank0."""
+    report = job / "rank0.nsys-rep"
+
+    def key(*told, host, **more):
+        return told_of(report, *told, host=host, **more)["report_key"]
+
+    for told in ((0, "file name"), (0, "thread name"), (None, None)):
+        assert key(*told, host="n1") != key(*told, host="n2")
+    assert key(0, "environment RANK", 0, host="n1") == key(0, "environment RANK", 0, host="n2")
+    assert key(0, "environment RANK", 0, host="n1") != key(1, "environment RANK", 1, host="n1")
+    assert key(5, "--rank-map", host="n1") == key(5, "--rank-map", host="n2") != key(6, "--rank-map", host="n1")
+
+
+def test_name_does_not_depend_on_other_inputs(tmp_path):
+    """Folder and name, unless that is what two of them have."""
+    for place in ("a/x/r", "b/x/r", "b/y/r", "b/y/s"):
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(OLD / "broken_no_cuda.nsys-rep", tmp_path / f"{place}.nsys-rep")
+
+    def names(*places):
+        return [publishing.report_name(item) for item in find_inputs([str(tmp_path / place) for place in places])]
+
+    assert names("b/y/s.nsys-rep") == ["y/s"]
+    assert names("a/x/r.nsys-rep") == ["x/r"]
+    assert names("a/x/r.nsys-rep", "b/y") == ["x/r", "y/r", "y/s"]
+    assert names("a", "b") == ["a/x/r", "b/x/r", "y/r", "y/s"]
 
 
 def task_of(report: Path, dataset: Path, run: str = "run") -> Task:
@@ -131,21 +172,25 @@ def test_crash_at_any_write_shows_the_old_rows_or_the_new(job, tmp_path, monkeyp
         wanted[name] = {table: committed(tmp_path / name, table) for table in TABLES if table not in (*EVENTS, "runs")
                         and (tmp_path / name / f"table={table}").exists()}  # fmt: skip
     assert wanted["old"]["steps"] != wanted["new"]["steps"]
-    write, writes = Storage.write, 0
+    plain, writes = {"write": Storage.write, "delete": Storage.delete}, 0
 
-    def failing(self, path, content):
-        nonlocal left
-        if left == 0:
-            raise Stop
-        left -= 1
-        write(self, path, content)
+    def failing(name):
+        def one(self, *given):
+            nonlocal left
+            if left == 0:
+                raise Stop
+            left -= 1
+            plain[name](self, *given)
+
+        return one
 
     seen = []
     while True:
         shutil.rmtree(tmp_path / "ds", ignore_errors=True)
         publish(*old)
         left = writes
-        monkeypatch.setattr(Storage, "write", failing)
+        for name in plain:
+            monkeypatch.setattr(Storage, name, failing(name))
         try:
             # The other capture under the first one's name.
             publish(*new[:2], one)
@@ -153,14 +198,107 @@ def test_crash_at_any_write_shows_the_old_rows_or_the_new(job, tmp_path, monkeyp
         except Stop:
             pass
         finally:
-            monkeypatch.setattr(Storage, "write", write)
+            for name, kept in plain.items():
+                monkeypatch.setattr(Storage, name, kept)
         found = {table: committed(tmp_path / "ds", table) for table in wanted["old"]}
         seen.append(next(name for name in wanted if found == wanted[name]))
         assert found["reports"].num_rows == 1
         writes += 1
-    assert len(seen) >= 15
-    assert set(seen) == {"old"}
+    # First the writes, the last of which makes the new rows count; then a delete for each table but `reports`.
+    assert seen == sorted(seen, reverse=True)
+    assert seen.count("old") == len(wanted["old"])
+    assert seen.count("new") == len(wanted["old"]) - 1
     assert {table: committed(tmp_path / "ds", table) for table in wanted["new"]} == wanted["new"]
+
+
+def test_unfinished_work_of_others_stays_for_an_hour(tmp_path):
+    """A version that does not count yet, and a file that is being written, may be another process's."""
+    dataset = put_by_hand(str(tmp_path), "r", [{"report": "a", **steps_of(1)}])
+    folder = tmp_path / "table=steps" / "run=r"
+    mine, (counts,) = tree(tmp_path), folder.glob("a-key.*")
+    for name in ("a-key.v-other.parquet", ".a-key.v-other.parquet.1-2.part", "b-key.v-other.parquet"):
+        shutil.copy(counts, folder / name)
+    before = tree(tmp_path)
+    dataset.sweep("r", {"a-key", ALL_REPORTS})
+    assert tree(tmp_path) == before
+    for file in tmp_path.rglob("*.*"):
+        os.utime(file, (time.time() - 3700,) * 2)
+    dataset.sweep("r", {"a-key", ALL_REPORTS})
+    # Of other reports nothing is touched, nor what counts.
+    assert tree(tmp_path).keys() == {*mine, "table=steps/run=r/b-key.v-other.parquet"}
+
+
+def steps_of(count: int) -> dict:
+    return {"steps": [{"device": 0, "step": n, "phase": "decode", "edge": False} for n in range(count)]}
+
+
+def test_writers_of_one_report_leave_the_last_one_s_rows(tmp_path):
+    """A writes, B writes and commits, A commits: A's rows count and are there, B's are gone."""
+    dataset = put_by_hand(str(tmp_path), "r", [])
+    tables = {name: TABLES[name] for name in ("steps", "reports")}
+
+    def rows(version):
+        about = {"run_name": "r", "report": "x", "report_key": "x-key", "version": version}
+        return [(table, pa.Table.from_pylist([about], schema=table.schema())) for table in tables.values()]
+
+    def first():
+        steps, reports = rows("vA")
+        yield steps
+        dataset.commit("r", "x-key", "vB", lambda: rows("vB"))
+        dataset.sweep("r", {"x-key"})
+        yield reports
+
+    dataset.commit("r", "x-key", "vA", first)
+    assert dataset.reports()["version"].to_pylist() == ["vA"]
+    assert len(dataset.read(TABLES["steps"], dataset.reports())) == 1
+    assert [file.name for file in tmp_path.glob("table=steps/*/*")] == ["x-key.vA.parquet"]
+
+
+def test_store_that_does_not_tell_times_keeps_what_lies_about(tmp_path, monkeypatch):
+    dataset = put_by_hand(str(tmp_path), "r", [{"report": "a"}])
+    (file,) = tmp_path.glob("table=steps/*/a-key.*")
+    shutil.copy(file, file.with_name("a-key.v-other.parquet"))
+    before, written = tree(tmp_path), Storage.written
+    monkeypatch.setattr(Storage, "written", lambda self, folder: dict.fromkeys(written(self, folder)))
+    dataset.sweep("r", {"a-key"})
+    assert tree(tmp_path) == before
+
+
+def test_file_that_another_takes_away_is_written_again(tmp_path):
+    dataset, turns = put_by_hand(str(tmp_path), "r", []), []
+    about = {"run_name": "r", "report": "x", "report_key": "x-key", "version": "v"}
+
+    def rows():
+        turns.append(1)
+        yield TABLES["steps"], pa.Table.from_pylist([about], schema=TABLES["steps"].schema())
+        if len(turns) == 1:
+            (tmp_path / "table=steps/run=r/x-key.v.parquet").unlink()
+        yield TABLES["reports"], pa.Table.from_pylist([about], schema=TABLES["reports"].schema())
+
+    dataset.commit("r", "x-key", "v", rows)
+    assert len(dataset.read(TABLES["steps"], dataset.reports())) == 1
+    assert len(turns) == 2
+
+
+def test_lost_files_are_told_and_written_again(job, tmp_path):
+    """Also those over all reports of the run."""
+    options = ["--input", job, "--dataset", tmp_path / "ds"]
+    fleet(*options, "--output", tmp_path / "out1")
+    whole = tree(tmp_path / "ds")
+    for pattern in ("table=steps/*/rank0-*", "table=tags/*/rank0-*", "table=ranks/*/all-reports.*"):
+        (file,) = (tmp_path / "ds").glob(pattern.replace("/rank0", "/job-rank0"))
+        file.unlink()
+    dataset = open_dataset(str(tmp_path / "ds"))
+    assert dataset.lost(dataset.reports()) == ["steps,tags", None]
+    assert dataset.lost(dataset.runs()) == ["ranks"]
+    fleet("--input", OLD / "layers.nsys-rep", "--dataset", tmp_path / "ds", "--run", "o", "--output", tmp_path / "out2")
+    told = pq.read_table(tmp_path / "out2" / "doubtful_captures.parquet").to_pylist()
+    assert [row["lost"] for row in told if row["report"] == "job/rank0"] == ["steps,tags"]
+    runs = {row["run_name"]: row["message"] for row in pq.read_table(tmp_path / "out2/overview.parquet").to_pylist()}
+    assert runs["job"] is None
+    fleet(*options, "--output", tmp_path / "out3")
+    assert pq.read_table(tmp_path / "out3" / "published.parquet")["change"].to_pylist() == ["repaired", "unchanged"]
+    assert {name: content for name, content in tree(tmp_path / "ds").items() if name in whole} == whole
 
 
 @pytest.mark.parametrize("mode", ["none", "concurrent"])
@@ -189,6 +327,9 @@ def test_killed_run_and_another_are_as_good_as_one(mode, job, tmp_path):
                 rows, whole = committed(tmp_path / "ds", table), committed(tmp_path / "whole", table)
                 here = set(committed(tmp_path / "ds", "reports")["report_key"].to_pylist())
                 assert rows.to_pylist() == [row for row in whole.to_pylist() if row["report_key"] in here]
+    # What was left behind goes when it is an hour old.
+    for file in (tmp_path / "ds").rglob("*.*"):
+        os.utime(file, (time.time() - 3700,) * 2)
     assert pack("run", "llm_fleet", *options, "--output", tmp_path / "b", "--dataset", tmp_path / "ds").returncode == 0
     assert tree(tmp_path / "ds") == undisturbed
 
@@ -251,7 +392,7 @@ def test_tables_over_a_run_do_not_count_after_a_report_has_changed(tmp_path):
     dataset = put_by_hand(str(tmp_path), "r", [{"report": "a"}, {"report": "b"}])
     told = dataset.runs()["version"].to_pylist()
     assert told == [run_version(dataset.reports("r")["version"].to_pylist())]
-    assert told == [hashlib.md5(b"v-a-key,v-b-key").hexdigest()]
+    assert told == [hashlib.md5(b"v-r-a-key,v-r-b-key").hexdigest()]
     row = dataset.reports("r").slice(0, 1)
     row = row.set_column(row.column_names.index("version"), "version", [["v2"]])
     dataset.put("r", "a-key", "v2", [(TABLES["reports"], row)])
@@ -360,6 +501,29 @@ def test_fsspec_url_holds_the_same_files(url, job, tmp_path):
     assert pq.read_table(tmp_path / "out3" / "published.parquet")["change"].to_pylist() == ["unchanged"] * 2
 
 
+def test_listing_is_never_an_old_one(tmp_path):
+    """File systems of fsspec may remember listings."""
+    from fsspec.implementations.local import LocalFileSystem
+
+    class Remembering(LocalFileSystem):
+        protocol = "remembering"
+
+        def ls(self, path, detail=False, **options):
+            if path not in self.dircache:
+                self.dircache[path] = super().ls(path, detail=True, **options)
+            found = self.dircache[path]
+            return found if detail else [one["name"] for one in found]
+
+        def invalidate_cache(self, path=None):
+            self.dircache.clear()
+
+    files = Remembering(skip_instance_cache=True)
+    storage = Storage("x", pafs.PyFileSystem(pafs.FSSpecHandler(files)), str(tmp_path), whole=False)
+    assert storage.names("") == []
+    (tmp_path / "a").write_text("1")
+    assert storage.names("") == ["a"]
+
+
 @pytest.mark.parametrize("url", ["nosuch://bucket/x", "s3x://a"])
 def test_unknown_file_system_is_one_line(url, tmp_path):
     done = pack(
@@ -383,6 +547,11 @@ def test_missing_package_of_a_file_system_is_one_line():
 def test_secrets_of_a_url_are_never_shown():
     url = "s3://key:secret@bucket/path?endpoint_override=host&token=secret"
     assert without_secrets(url) == "s3://bucket/path"
+    odd = ("key:se/cret@bucket/path", "key:p@secret@bucket/path", "bucket/path#secret", "key:sec#ret@bucket/path")
+    assert {without_secrets(f"s3://{rest}") for rest in odd} == {"s3://bucket/path"}
+    assert "sec" not in without_secrets("s3://key:sec?ret@bucket/path")
+    assert without_secrets("s3://bucket:9000/path?a=b") == "s3://bucket:9000/path"
+    assert reason(ValueError("no s3://key:secret@bucket/x here")) == "no s3://bucket/x here"
     with pytest.raises(PackError) as error:
         open_storage.__wrapped__("nosuch://key:secret@bucket/path?token=secret")
     assert "secret" not in str(error.value)

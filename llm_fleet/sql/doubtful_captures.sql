@@ -1,14 +1,23 @@
--- Which captures are not to be trusted, and why. Two reports of a run with the same content are one capture twice.
+-- Which captures are not to be trusted, and why: limited ones; copies, which are two reports of a run with the same content
+-- (one counts); those with files missing, so that some of their rows are in no answer until they are added again; and those
+-- dated more than a day in the future, which are left out of regressions.
 
 WITH twins AS (
     SELECT run_name, version, min(report) AS first, max(report) AS last, count(*) AS copies
-    FROM reports
+    FROM every_report
     GROUP BY run_name, version
+),
+missing AS (
+    SELECT run_name, report_key, string_agg(name, ',') AS lost FROM lost GROUP BY run_name, report_key
+),
+told AS (
+    SELECT
+        *, CASE WHEN copies > 1 THEN if(report = first, last, first) END AS same_as, is_future(captured_ns) AS future
+    FROM every_report
+    JOIN twins USING (run_name, version)
+    LEFT JOIN missing USING (run_name, report_key)
 )
-SELECT
-    run_name, report, host, rank, captured, quality, status, message,
-    CASE WHEN copies > 1 THEN if(report = first, last, first) END AS same_as
-FROM reports
-JOIN twins USING (run_name, version)
-WHERE quality <> 'ok' OR copies > 1
+SELECT run_name, report, host, rank, captured, quality, status, message, same_as, lost, future
+FROM told
+WHERE quality <> 'ok' OR same_as IS NOT NULL OR lost IS NOT NULL OR future
 ORDER BY quality, run_name, report, host, rank;

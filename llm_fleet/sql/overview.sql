@@ -7,7 +7,7 @@ SELECT
     count(DISTINCT rank) AS ranks,
     min(captured) AS first_captured,
     max(captured) AS last_captured,
-    min(tags) AS tags,
+    if(count(DISTINCT tags) > 1, 'various', min(tags)) AS tags,
     count(*) FILTER (quality <> 'ok') AS doubtful,
     any_value(of_run) AS message
 FROM reports

@@ -1,10 +1,15 @@
 -- Have steps become slower since last week? Runs of the seven days up to the newest capture against those of the seven days
 -- before, for the same model, phase, batch and GPU.
 --
+-- Reports without a model (--model or --tag model=NAME) are left out; another layout (TP, PP, EP) or data type is another
+-- model, to be named so. Work that varies with the prompt is left out as in slow_ranks.sql; captures dated more than a day in
+-- the future are too (see doubtful_captures). The same content in two runs is one run's, the first by name.
+--
 -- The independent unit is the run: its steps and its ranks depend on each other. A run's value is the median over its
 -- devices of the logarithm of their median period (edges left out). change compares the means of the two weeks; low and high
--- are its 95 % interval, by Welch's t with the degrees of freedom rounded down. With fewer than two runs on a side there is
--- no interval and no verdict. Of 20 lines one is expected beside its interval by chance alone.
+-- are its 95 % interval, by Welch's t with the degrees of freedom rounded down. With fewer than three runs on a side, or runs
+-- on a side that do not differ at all, there is no interval and no verdict. Of 20 lines one is expected beside its interval
+-- by chance alone.
 
 WITH quantiles(df, t) AS (
     VALUES
@@ -13,31 +18,39 @@ WITH quantiles(df, t) AS (
     (19, 2.093), (20, 2.086), (21, 2.080), (22, 2.074), (23, 2.069), (24, 2.064), (25, 2.060), (26, 2.056), (27, 2.052),
     (28, 2.048), (29, 2.045), (30, 2.042), (40, 2.021), (60, 2.000), (120, 1.980)
 ),
+dated AS (
+    SELECT run_name, report_key, captured_ns
+    FROM reports
+    WHERE NOT is_future(captured_ns)
+    QUALIFY row_number() OVER (PARTITION BY version ORDER BY run_name, report_key) = 1
+),
 days AS (
     SELECT
         run_name,
         floor((max(max(captured_ns)) OVER () - max(captured_ns)) / (7 * 86400 * 1e9)) AS weeks_ago
-    FROM reports
+    FROM dated
     WHERE captured_ns IS NOT NULL
     GROUP BY run_name
 ),
 devices AS (
-    SELECT run_name, report_key, device, phase, batch, any_value(gpu_name) AS gpu_name, ln(median(period_ns)) AS log_ns
-    FROM of_reports('steps')
-    WHERE NOT edge AND period_ns > 0
-    GROUP BY run_name, report_key, device, phase, batch
+    SELECT
+        run_name, report_key, device, model, phase, batch, same_tokens,
+        any_value(gpu_name) AS gpu_name, ln(median(period_ns)) AS log_ns
+    FROM steps_alike()
+    SEMI JOIN dated USING (run_name, report_key)
+    WHERE period_ns > 0 AND model IS NOT NULL
+    GROUP BY run_name, report_key, device, model, phase, batch, same_tokens
 ),
 by_run AS (
-    SELECT model, phase, batch, devices.gpu_name AS gpu_name, run_name, weeks_ago, median(log_ns) AS log_ns
+    SELECT model, phase, batch, same_tokens AS tokens, gpu_name, run_name, weeks_ago, median(log_ns) AS log_ns
     FROM devices
-    JOIN (SELECT run_name, report_key, model FROM reports) USING (run_name, report_key)
     JOIN days USING (run_name)
     WHERE weeks_ago < 2
     GROUP BY ALL
 ),
 weeks AS (
     SELECT
-        model, phase, batch, gpu_name,
+        model, phase, batch, tokens, gpu_name,
         count(*) FILTER (weeks_ago = 1) AS runs_before,
         count(*) FILTER (weeks_ago = 0) AS runs_now,
         avg(log_ns) FILTER (weeks_ago = 1) AS before,
@@ -45,18 +58,18 @@ weeks AS (
         var_samp(log_ns) FILTER (weeks_ago = 1) / count(*) FILTER (weeks_ago = 1) AS error_before,
         var_samp(log_ns) FILTER (weeks_ago = 0) / count(*) FILTER (weeks_ago = 0) AS error_now
     FROM by_run
-    GROUP BY model, phase, batch, gpu_name
+    GROUP BY model, phase, batch, tokens, gpu_name
 ),
 freedom AS (
     SELECT
         *,
+        -- Runs that are equal but for the last bits of a double are equal.
         CASE
-            WHEN error_before + error_now > 0 THEN
+            WHEN least(runs_before, runs_now) > 2 AND least(error_before, error_now) > 1e-18 THEN
                 greatest(1, floor(
                     (error_before + error_now) ** 2
                     / (error_before ** 2 / (runs_before - 1) + error_now ** 2 / (runs_now - 1)) + 1e-9
                 ))
-            WHEN runs_before > 1 AND runs_now > 1 THEN 1
         END AS df
     FROM weeks
     WHERE runs_before > 0 AND runs_now > 0
@@ -68,7 +81,7 @@ bounds AS (
     FROM freedom
 )
 SELECT
-    model, phase, batch, gpu_name, runs_before, runs_now,
+    model, phase, batch, tokens, gpu_name, runs_before, runs_now,
     exp(before) AS before_ns,
     exp(now) AS now_ns,
     exp(now - before) - 1 AS change,
@@ -81,4 +94,4 @@ SELECT
         ELSE 'no difference shown'
     END AS verdict
 FROM bounds
-ORDER BY change DESC, model, phase, batch, gpu_name;
+ORDER BY change DESC, model, phase, batch, tokens, gpu_name;

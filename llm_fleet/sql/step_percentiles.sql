@@ -1,4 +1,5 @@
--- How long steps take, by model, phase, batch and GPU, and how far that is from the floor.
+-- How long steps take, by model, phase, batch and GPU, and how far that is from the floor. Where no model is known, a run is by
+-- itself and named; another layout (TP, PP, EP) or data type is another model, to be named so (--tag model=NAME-tp8).
 --
 -- Percentiles are of the steps themselves (a step on each of its devices once, edges left out), not of reports' percentiles;
 -- between two steps they are interpolated. floor_ratio_p50: median of duration over floor, of steps that have a floor.
@@ -7,7 +8,7 @@ WITH floors AS (
     SELECT run_name, report_key, device, phase, batch, floor_ns FROM of_reports('floor') WHERE floor_ns > 0
 )
 SELECT
-    model, steps.phase AS phase, steps.batch AS batch, steps.gpu_name AS gpu_name,
+    model, of_run AS run_name, steps.phase AS phase, steps.batch AS batch, steps.gpu_name AS gpu_name,
     count(DISTINCT steps.run_name) AS runs,
     count(DISTINCT (steps.run_name, steps.report_key)) AS reports,
     count(*) AS steps,
@@ -17,12 +18,10 @@ SELECT
     quantile_cont(duration_ns, 0.99) AS duration_p99_ns,
     median(duration_ns / floor_ns) AS floor_ratio_p50,
     count(floor_ns) AS steps_with_floor
-FROM of_reports('steps') AS steps
-JOIN (SELECT run_name, report_key, model FROM reports) USING (run_name, report_key)
+FROM steps_that_count() AS steps
 LEFT JOIN floors
     ON
         floors.run_name = steps.run_name AND floors.report_key = steps.report_key AND floors.device = steps.device
         AND floors.phase = steps.phase AND floors.batch IS NOT DISTINCT FROM steps.batch
-WHERE NOT edge AND steps.device IS NOT NULL
-GROUP BY model, steps.phase, steps.batch, steps.gpu_name
+GROUP BY model, of_run, steps.phase, steps.batch, steps.gpu_name
 ORDER BY ALL;
