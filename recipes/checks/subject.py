@@ -41,5 +41,5 @@ class Subject:
         return {value for name, value in pairs if name == "CAPTURE_EVENT_TYPE"}
 
     def found(self, check: str, severity: str, message: str, evidence: str = "") -> Finding:
-        """A finding with the remedy for the engine at hand. Names in it may hold anything, so it is made one plain line."""
+        """A finding with the remedy for the engine at hand, as plain lines whatever names are in it."""
         return Finding(check, severity, plain(message), plain(evidence), remedy(check, self.engine))
