@@ -249,7 +249,8 @@ def step_percentiles(fleet: Fleet) -> pd.DataFrame:
     groups = steps.groupby(_GROUP, dropna=False)
     found = groups.agg(
         steps=("step", "size"), floor_ratio_p50=("ratio", "median"), steps_with_floor=("ratio", "count"),
-        period_p50_ns=("period_ns", "median"), duration_p50_ns=("duration_ns", "median"),
+        periods=("period_ns", "count"), period_p50_ns=("period_ns", "median"),
+        duration_p50_ns=("duration_ns", "median"),
     )  # fmt: skip
     for what in ("period", "duration"):
         found[f"{what}_p99_ns"] = groups[f"{what}_ns"].quantile(0.99)

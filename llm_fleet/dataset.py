@@ -34,6 +34,8 @@ from recipes.tables import Table
 MARKER = "_llm_fleet.json"
 ALL_REPORTS = "all-reports"
 _LONGEST_NAME = 200
+_NO_RUN = "__HIVE_DEFAULT_PARTITION__"
+_NO_RUNS = f"table={RUNS.name}/run={_NO_RUN}/none.parquet"
 # What does not count and is older is no other process's unfinished work, whatever the clocks of two machines say.
 _LEFT_BEHIND_S = 3600
 # How often files that others take away meanwhile are written again.
@@ -58,7 +60,7 @@ def _commits(table: str, key: str) -> bool:
 def check_run(run: str) -> None:
     """PackError for a run's name that no folder could have."""
     # The one name that means none to Hive's readers.
-    if run in ("", "__HIVE_DEFAULT_PARTITION__") or len(quote(run, safe="")) > _LONGEST_NAME:
+    if run in ("", _NO_RUN) or len(quote(run, safe="")) > _LONGEST_NAME:
         raise PackError(f"a run named {run[:40]!r} cannot be: give --run a name of 1 to {_LONGEST_NAME} letters")
 
 
@@ -90,6 +92,7 @@ class Dataset:
         told = self.storage.read(MARKER)
         if told is not None:
             self._check(told)
+            self._begin_runs()
             return
         # Another process may be beginning it, or have done so meanwhile.
         others = [path for path in self.storage.names("") if not is_unfinished(path)]
@@ -99,6 +102,12 @@ class Dataset:
                 "an empty or a new folder"
             )
         self.storage.write(MARKER, json.dumps({"dataset_version": DATASET_VERSION}).encode())
+        self._begin_runs()
+
+    def _begin_runs(self) -> None:
+        """A file without rows: readers find the table before the first run is complete."""
+        if not self.storage.existing([_NO_RUNS]):
+            self.storage.write(_NO_RUNS, encode(RUNS, RUNS.schema().empty_table()).to_pybytes())
 
     def _check(self, told: bytes) -> None:
         try:

@@ -86,7 +86,8 @@ print(SQL["overview"])
 # %%
 families = escaped(tables["family_shares"])
 for phase, frame in families.groupby("phase", sort=False):
-    figure = px.bar(frame, x="share", y="run_name", color="family", orientation="h", title=f"phase: {phase}",
+    figure = px.bar(frame, x="share", y="run_name", color="family", orientation="h",
+                    color_discrete_sequence=px.colors.qualitative.Dark24, title=f"phase: {phase}",
                     hover_data={"time_ns": ":,", "calls": ":,", "reports": True})  # fmt: skip
     figure.update_layout(xaxis_tickformat=".0%", yaxis_title="", height=220 + 24 * frame["run_name"].nunique())
     figure.update_yaxes(type="category")
@@ -97,8 +98,8 @@ print(SQL["family_shares"])
 
 # %% [markdown]
 # ## Slowest ranks and hosts
-# Own time is busy time less exposed communication. z is robust, and over the whole fleet: above 3.5 something is wrong
-# with the rank, its GPU or its host.
+# Own time is busy time less exposed communication. z is robust, and over the whole fleet: above 3.5, and if it is more
+# than a few per cent, look at the rank, its GPU and its host. Where all others are alike, little is much.
 
 # %%
 ranks = escaped(tables["slow_ranks"])
@@ -128,8 +129,9 @@ steps = escaped(tables["step_percentiles"])
 if len(steps):
     what = group_of(steps)
     p50, p99 = steps["period_p50_ns"] / 1e6, steps["period_p99_ns"] / 1e6
-    bars = [go.Bar(name=name, x=what, y=value) for name, value in (("p50", p50), ("p99", p99))]
-    figure = go.Figure(bars, {"barmode": "group", "yaxis": {"title": "period, ms", "type": "log"}})
+    # Points: bars would have no foot on a scale that fits prefill and decode.
+    points = [go.Scatter(name=name, x=what, y=value, mode="markers") for name, value in (("p50", p50), ("p99", p99))]
+    figure = go.Figure(points, {"yaxis": {"title": "period, ms", "type": "log"}})
     figure.show()
 rounded(tables["step_percentiles"])
 

@@ -98,6 +98,7 @@ STEP_PERCENTILES = Table(
         *_GROUP[1:],
         *_COUNTS,
         Column("steps", "int64", "steps on their devices; edges do not count"),
+        Column("periods", "int64", "steps that have a next one, so that they have a period"),
         Column("period_p50_ns", "double", "median period of the steps"),
         Column("period_p99_ns", "double", "its 99th percentile"),
         Column("duration_p50_ns", "double", "median projected interval"),

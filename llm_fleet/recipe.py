@@ -83,7 +83,7 @@ def settings(args: argparse.Namespace) -> FleetSettings:
 
 def _tag(text: str) -> tuple[str, str]:
     key, equals, value = shown(text).partition("=")
-    if not equals or not key.strip():
+    if not equals or not key.strip() or (key.strip() == "model" and not value.strip()):
         raise argparse.ArgumentTypeError(f"{text!r} is no tag; write key=value, such as commit=1a2b3c")
     return key.strip(), value
 
@@ -121,7 +121,11 @@ def begin(settings: FleetSettings, folder: Path) -> FleetSettings:
     if "://" not in dataset:
         # Workers may have another working directory.
         dataset = os.path.abspath(dataset)
-    settings = replace(settings, dataset=dataset)
+        if dataset == os.path.abspath(folder):
+            raise PackError(f"{folder}: is the dataset and the output at once; give --output another name")
+    # A notebook is opened anywhere: a relative path would mean another place.
+    named = shown(without_secrets(dataset)) if settings.dataset else None
+    settings = replace(settings, dataset=dataset, shown=named)
     # Object stores are asked in the workers only: their clients do not survive a fork.
     if "://" not in settings.dataset:
         open_dataset(settings.dataset).begin()

@@ -13,6 +13,8 @@ from recipes.terminal import plain
 from recipes.text_table import shortened, text_table
 from recipes.units import format_count, format_ms, format_share
 
+#: What is slower by less than this share is not worth a line, however alike the others are.
+_WORTH = 0.02
 #: Robust standard deviations from which on a rank or host is called slow (Iglewicz and Hoaglin 1993).
 SLOW_Z = 3.5
 _SHOWN = 8
@@ -66,8 +68,10 @@ def _doubtful(tables: dict[str, pa.Table]) -> list[str]:
 
 
 def _slow(tables: dict[str, pa.Table]) -> list[str]:
-    ranks = [row for row in tables["slow_ranks"].to_pylist() if (row["z"] or 0) > SLOW_Z]
-    hosts = [row for row in tables["slow_hosts"].to_pylist() if (row["z"] or 0) > SLOW_Z]
+    ranks, hosts = (
+        [row for row in tables[name].to_pylist() if (row["z"] or 0) > SLOW_Z and row["above"] > _WORTH]
+        for name in ("slow_ranks", "slow_hosts")
+    )
     told = []
     if ranks:
         worst = ranks[0]

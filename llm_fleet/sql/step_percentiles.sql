@@ -12,6 +12,7 @@ SELECT
     count(DISTINCT steps.run_name) AS runs,
     count(DISTINCT (steps.run_name, steps.report_key)) AS reports,
     count(*) AS steps,
+    count(period_ns) AS periods,
     quantile_cont(period_ns, 0.5) AS period_p50_ns,
     quantile_cont(period_ns, 0.99) AS period_p99_ns,
     quantile_cont(duration_ns, 0.5) AS duration_p50_ns,
