@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from recipes import cluster, workers
+from recipes import workers
 from recipes.errors import PackError
 from recipes.workers import Lost, Result, Task, one_by_one
 
@@ -32,6 +32,9 @@ def on_dask(function: Callable[[Task], Result], lost: Lost, tasks: Sequence[Task
 
     PackError when there is no Dask or the cluster cannot be reached.
     """
+    # Loading it takes time that most runs have no use for.
+    from recipes import cluster
+
     with cluster.connect(dask_options(os.environ)) as client:
         yield from cluster.on_cluster(client, lost, tasks)
 
