@@ -95,14 +95,21 @@ class ParquetFolder:
 
     def batches(self, table: str, integers: Sequence[str]) -> Iterator[pa.Table]:
         file = self.path / f"{table}.parquet"
-        with _reading(file), pq.ParquetFile(file, metadata=self._metadata(table), pre_buffer=False) as reader:
+        with _reading(file):
+            reader = pq.ParquetFile(file, metadata=self._metadata(table), pre_buffer=False)
+        # Not `with`, around the yield: left in the middle, it makes a cycle of references that keeps the report.
+        try:
             # Not iter_batches: it opens a reader for each of the thousands of row groups at once.
             first, rows = 0, 0
             for group in range(reader.num_row_groups):
                 rows += reader.metadata.row_group(group).num_rows
                 if rows >= _BATCH_ROWS or group == reader.num_row_groups - 1:
-                    yield reader.read_row_groups(range(first, group + 1), columns=list(integers))
+                    with _reading(file):
+                        piece = reader.read_row_groups(range(first, group + 1), columns=list(integers))
+                    yield piece
                     first, rows = group + 1, 0
+        finally:
+            reader.close()
 
 
 @contextlib.contextmanager
