@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -17,6 +18,8 @@ from recipes.units import format_count, format_ns
 #: Set-up calls are told from this share of the window on; work that runs only before the first step from that share of
 #: GPU time.
 _WORTH, _MUCH_WORK = 0.02, 0.1
+# What XLA, torch.compile and hand-made programs call it; not `CompiledFxGraph`, which is what was compiled, at work.
+_COMPILING = re.compile(r"(?i)^Xla(Compile|Pass|Autotun)|autotun|\bcompil(e|ing|ation)\b")
 
 
 def startup(subject: Subject, survey: ApiSurvey) -> Iterator[Finding]:
@@ -25,7 +28,7 @@ def startup(subject: Subject, survey: ApiSurvey) -> Iterator[Finding]:
     begin_ns = min(int(capture.work.start_ns.min()), int(survey.setup_ns.min(initial=np.iinfo(np.int64).max)))
     window_ns = int(capture.work.end_ns.max()) - begin_ns
     early = survey.setup_ns < _first_step_end_ns(capture)
-    told = _setup_told(survey, early, window_ns)
+    told = [*_setup_told(survey, early, window_ns), *_compiling_told(capture, window_ns)]
     told += [text for share, text in _only_before_steps(capture) if share > _MUCH_WORK]
     if told:
         evidence = f"in {format_ns(window_ns)} from the first of it to the last GPU work: {', '.join(told)}"
@@ -46,6 +49,17 @@ def _first_step_end_ns(capture: Capture) -> int:
         return np.iinfo(np.int64).max
     first = np.flatnonzero(working)[capture.steps.start_ns[working].argmin()]
     return int(capture.steps.end_ns[first])
+
+
+def _compiling_told(capture: Capture, window_ns: int) -> list[str]:
+    """Ranges that say that code is compiled or tuned, if they take a share of the window that is worth telling."""
+    ranges = capture.ranges
+    named = np.array([_COMPILING.search(text) is not None for text in ranges.texts], dtype=bool)
+    own = np.flatnonzero(named[ranges.text] & ranges.closed & capture.span.touches(ranges.start_ns, ranges.end_ns))
+    time_ns = _union_ns(ranges.start_ns[own], ranges.end_ns[own])
+    if time_ns <= _WORTH * window_ns:
+        return []
+    return [f"compiling and tuning {format_ns(time_ns)} ({format_count(len(own), 'range')})"]
 
 
 def _setup_told(survey: ApiSurvey, chosen: np.ndarray, window_ns: int) -> list[str]:

@@ -623,3 +623,20 @@ def test_output_fits_a_terminal(tmp_path, sqlite_of):
     path = sqlite_of(FIXTURES / "2025.3.1" / "startup.nsys-rep")
     done = pack("run", "llm_capture_check", "--input", path, "--output", tmp_path / "out")
     assert max(map(len, done.stdout.splitlines())) <= 120
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [("XlaCompile:#module=jit_step#", True), ("autotune attention", True), ("torch.compile warm-up", True),
+     ("## Call CompiledFxGraph f3ab", False), ("compiler_params", False)],
+)  # fmt: skip
+def test_compilation_in_the_window_is_start_up(make_export, text, told):
+    path = made(make_export, steady(12))
+    with sqlite3.connect(path) as db:
+        db.execute("INSERT INTO StringIds VALUES (95, ?)", (text,))
+        # 500 ns of a window of some 14,000.
+        db.execute(f"INSERT INTO NVTX_EVENTS VALUES (400, 900, {P + 7}, 59, 95)")
+    db.close()
+    rows = found(path)
+    assert ("startup" in rows) == told
+    assert not told or "compiling and tuning 500 ns (1 range)" in rows["startup"]["evidence"]
