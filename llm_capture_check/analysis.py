@@ -22,7 +22,7 @@ from recipes.capture import Capture
 from recipes.checks.cheap import cheap_checks, without_effects
 from recipes.checks.engine import ANY
 from recipes.checks.finding import INFO, Finding
-from recipes.checks.processes import processes_of
+from recipes.checks.processes import Process, processes_of
 from recipes.checks.remedies import in_order
 from recipes.checks.subject import Subject
 from recipes.gpu_work import read_correlation
@@ -41,17 +41,18 @@ def analyse(capture: Capture, settings: Settings) -> tuple[dict[str, pa.Table], 
     """The tables of one report, without the columns report and rank; and what only these checks find, in words."""
     subject = Subject(capture, capture.facts or read_facts(capture.report, ""))
     survey, times = survey_api_calls(capture), step_times(capture)
-    cheap = cheap_checks(subject)
+    cheap, processes = cheap_checks(subject), processes_of(capture.report, capture.work.devices.pids)
     thorough = list(_thorough(subject, survey, times, settings))
     # The launches of the whole window tell better than steps do.
     better = {"lost_records", *(finding.check for finding in thorough if finding.check == "records_stop")}
     cheap = [finding for finding in cheap if finding.check not in better]
     findings = in_order(without_effects(_once([*cheap, *thorough])))
+    row = _capture(subject, survey, times, processes)
     tables = {
         FINDINGS.name: FINDINGS.of_report({name: [getattr(f, name) for f in findings] for name in FINDINGS.names[1:]}),
-        CAPTURES.name: CAPTURES.of_report({name: [value] for name, value in _capture(subject, survey, times).items()}),
-        PROCESSES.name: PROCESSES.of_report(_processes(subject, survey)),
-        RECORDS.name: RECORDS.of_report(_records(capture, survey)),
+        CAPTURES.name: CAPTURES.of_report({name: [value] for name, value in row.items()}),
+        PROCESSES.name: PROCESSES.of_report(_processes(capture, survey, processes)),
+        RECORDS.name: RECORDS.of_report(over_time(survey, capture.work.start_ns)),
         STEP_TIMES.name: STEP_TIMES.of_report(_step_columns(times)),
     }
     return tables, [finding.line for finding in thorough if finding.severity != INFO]
@@ -77,10 +78,10 @@ def _thorough(subject: Subject, survey: ApiSurvey, times: StepTimes, settings: S
     yield from capture_ranges(subject, survey)
 
 
-def _capture(subject: Subject, survey: ApiSurvey, times: StepTimes) -> dict:
+def _capture(subject: Subject, survey: ApiSurvey, times: StepTimes, processes: list[Process]) -> dict:
     """The row of CAPTURES."""
     capture, work = subject.capture, subject.capture.work
-    known = [p for p in processes_of(capture.report, work.devices.pids) if p.uses_cuda and not p.traced_elsewhere]
+    known = [process for process in processes if process.uses_cuda and not process.traced_elsewhere]
     begin_ns, end_ns = (int(work.start_ns.min()), int(work.end_ns.max())) if len(work) else (None, None)
     epoch = next(iter(capture.report.read(schema.SESSION, ["utc_epoch_ns"])["utc_epoch_ns"].to_pylist()), None)
     placed = epoch is not None and begin_ns is not None
@@ -104,10 +105,9 @@ def _capture(subject: Subject, survey: ApiSurvey, times: StepTimes) -> dict:
     }
 
 
-def _processes(subject: Subject, survey: ApiSurvey) -> dict[str, list]:
+def _processes(capture: Capture, survey: ApiSurvey, processes: list[Process]) -> dict[str, list]:
     """The columns of PROCESSES."""
-    capture = subject.capture
-    found = [asdict(process) for process in processes_of(capture.report, capture.work.devices.pids)]
+    found = [asdict(process) for process in processes]
     operations = {pid: len(ids) for pid, _, ids in read_correlation(capture.report, capture.work)}
     pids, counts = np.unique(capture.ranges.pid, return_counts=True)
     ranges = dict(zip(pids.tolist(), counts.tolist(), strict=True))
@@ -118,11 +118,6 @@ def _processes(subject: Subject, survey: ApiSurvey) -> dict[str, list]:
         "operations": [operations.get(process["pid"], 0) for process in found],
         "ranges": [ranges.get(process["pid"], 0) for process in found],
     }
-
-
-def _records(capture: Capture, survey: ApiSurvey) -> dict[str, np.ndarray]:
-    columns = over_time(survey, capture.work.start_ns)
-    return {**columns, "recorded_launches": columns["recorded"]}
 
 
 def _step_columns(times: StepTimes) -> dict:

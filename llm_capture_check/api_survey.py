@@ -11,11 +11,10 @@ from recipes.attribution import launch_name_ids
 from recipes.capture import Capture
 from recipes.devices import pid_of
 from recipes.gpu_work import read_correlation, read_gpu_work
-from recipes.graph_captures import capture_edge_ids, capture_edges, captures
+from recipes.graph_captures import capture_edge_ids, capture_edges, captures, while_capturing
 from recipes.launches import LaunchIds
 from recipes.report import schema
 from recipes.report.report import Report, numbers
-from recipes.timeline import Lookup
 
 #: Calls of starting up, by what they do. Freeing and allocating in stream order belong to steady work.
 SETUP = {
@@ -34,9 +33,9 @@ class ApiSurvey:
     """What the API calls of a report tell.
 
     `calls`, `last_ns` and `last_work_ns`: for each process how many, the end of the last one, and that of its last
-    operation. Launch calls in order of start,
-    those that failed or went into a graph under capture left out: launch_ns, launch_pid int64, recorded bool (the
-    report has work of it). Calls that set things up: setup_ns, setup_end_ns int64, setup_kind int8, a place in SETUP.
+    operation. Launch calls in order of start, those that failed or went into a graph under capture left out: launch_ns,
+    launch_pid int64, recorded bool (the report has work of it). Calls that set things up: setup_ns, setup_end_ns int64,
+    setup_kind int8, a place in SETUP.
     The times in which threads captured graphs: capture_ns, capture_end_ns, capture_thread int64.
     """
 
@@ -94,10 +93,9 @@ def survey_api_calls(capture: Capture) -> ApiSurvey:
     once = _once(*setup_ids)
     setup_ns, setup_end_ns, setup_kind = setup_ns[once], setup_end_ns[once], setup_kind[once]
     spans = captures(*_joined(parts["edge"], (np.int64, np.int64, bool)))
-    # Whichever thread of the process captures.
-    capturing = Lookup(pid_of(spans[0]), spans[1], spans[2], np.arange(len(spans[0])))
-    captured = capturing.find(pid_of(launch_thread), launch_ns) >= 0
-    once = _once(pid_of(launch_thread), launch_id)
+    launch_pid = pid_of(launch_thread)
+    captured = while_capturing(launch_pid, launch_ns, spans)
+    once = _once(launch_pid, launch_id)
     order = once[np.argsort(launch_ns[once], kind="stable")]
     order = order[~captured[order] | recorded[order]]
     return ApiSurvey(
@@ -105,7 +103,7 @@ def survey_api_calls(capture: Capture) -> ApiSurvey:
         last_ns=last_ns,
         last_work_ns=last_work_ns,
         launch_ns=launch_ns[order],
-        launch_pid=pid_of(launch_thread[order]),
+        launch_pid=launch_pid[order],
         recorded=recorded[order],
         setup_ns=setup_ns,
         setup_end_ns=np.maximum(setup_end_ns, setup_ns),

@@ -11,9 +11,7 @@ from recipes import intervals
 from recipes.capture import Capture
 from recipes.checks.finding import INFO, WARN, Finding
 from recipes.checks.subject import Subject
-from recipes.launches import NONE
-from recipes.memory import distinct
-from recipes.projection import project
+from recipes.projection import launches_of_entries
 from recipes.units import format_ns, format_share
 
 #: From so many launches a step, and so much idle time in it, tracing each launch is felt.
@@ -67,14 +65,8 @@ def _most_steps(times: StepTimes) -> tuple[str, np.ndarray]:
 
 def _launches_and_idle(capture: Capture, times: StepTimes) -> tuple[np.ndarray, np.ndarray]:
     """Launches, and idle ns, of each entry of the step times."""
-    work = capture.work
-    projection = project(work, capture.attribution.step, capture.steps)
-    launch = capture.launches.of_operation
-    known = np.flatnonzero((projection.of_operation >= 0) & (launch != NONE))
-    count = max(len(capture.launches.start_ns), 1)
-    # A launch of many operations, as of a graph, is one.
-    pairs = distinct(projection.of_operation[known].astype(np.int64) * count + launch[known])
-    launches = np.bincount(pairs // count, minlength=len(projection))
+    work, projection = capture.work, times.projection
+    launches = launches_of_entries(projection, capture.launches)
     idle_ns = np.zeros(len(projection))
     for device in range(len(work.devices.numbers)):
         rows = np.flatnonzero(work.device == device)

@@ -19,10 +19,12 @@ _LOST, _STOPPED, _SILENCE = 0.001, 10, 0.02
 
 
 def over_time(survey: ApiSurvey, work_start_ns: np.ndarray) -> dict[str, np.ndarray]:
-    """The window in BINS parts: start_ns, end_ns, launches, recorded (launches with a record), operations begun."""
+    """The window in BINS parts: start_ns, end_ns, launches, recorded_launches, operations begun."""
     times = [times_ns for times_ns in (survey.launch_ns, work_start_ns) if len(times_ns)]
     if not times:
-        return dict.fromkeys(("start_ns", "end_ns", "launches", "recorded", "operations"), np.zeros(0, dtype=np.int64))
+        return dict.fromkeys(
+            ("start_ns", "end_ns", "launches", "recorded_launches", "operations"), np.zeros(0, dtype=np.int64)
+        )
     first_ns, last_ns = min(int(t.min()) for t in times), max(int(t.max()) for t in times) + 1
     # Whole numbers: floats cannot tell neighbouring ns apart late in a session.
     edges_ns = first_ns + (np.arange(BINS + 1) * (last_ns - first_ns)) // BINS
@@ -35,7 +37,7 @@ def over_time(survey: ApiSurvey, work_start_ns: np.ndarray) -> dict[str, np.ndar
         "start_ns": edges_ns[:-1],
         "end_ns": edges_ns[1:],
         "launches": counted(survey.launch_ns),
-        "recorded": counted(survey.launch_ns[survey.recorded]),
+        "recorded_launches": counted(survey.launch_ns[survey.recorded]),
         "operations": counted(work_start_ns),
     }
 

@@ -56,7 +56,7 @@ def _compiling_told(capture: Capture, window_ns: int) -> list[str]:
     ranges = capture.ranges
     named = np.array([_COMPILING.search(text) is not None for text in ranges.texts], dtype=bool)
     own = np.flatnonzero(named[ranges.text] & ranges.closed & capture.span.touches(ranges.start_ns, ranges.end_ns))
-    time_ns = _union_ns(ranges.start_ns[own], ranges.end_ns[own])
+    time_ns = intervals.union_ns(ranges.start_ns[own], ranges.end_ns[own])
     if time_ns <= _WORTH * window_ns:
         return []
     return [f"compiling and tuning {format_ns(time_ns)} ({format_count(len(own), 'range')})"]
@@ -64,13 +64,13 @@ def _compiling_told(capture: Capture, window_ns: int) -> list[str]:
 
 def _setup_told(survey: ApiSurvey, chosen: np.ndarray, window_ns: int) -> list[str]:
     """What set-up calls consist of, if they take a share of the window that is worth telling."""
-    if _union_ns(survey.setup_ns[chosen], survey.setup_end_ns[chosen]) <= _WORTH * window_ns:
+    if intervals.union_ns(survey.setup_ns[chosen], survey.setup_end_ns[chosen]) <= _WORTH * window_ns:
         return []
     told = []
     for kind, name in enumerate(SETUP):
         own = chosen & (survey.setup_kind == kind)
         if own.any():
-            time_ns = _union_ns(survey.setup_ns[own], survey.setup_end_ns[own])
+            time_ns = intervals.union_ns(survey.setup_ns[own], survey.setup_end_ns[own])
             told.append(f"{name} {format_ns(time_ns)} ({format_count(np.count_nonzero(own), 'call')})")
     return told
 
@@ -101,8 +101,3 @@ def _only_before_steps(capture: Capture) -> list[tuple[float, str]]:
         (kernels_ns / total_ns, f"{names} that run only before the first step {format_ns(kernels_ns)}"),
         (copies_ns / total_ns, f"copies before the first step {format_ns(copies_ns)}"),
     ]
-
-
-def _union_ns(starts_ns: np.ndarray, ends_ns: np.ndarray) -> int:
-    order = intervals.by_start(starts_ns)
-    return intervals.length_ns(*intervals.merge(starts_ns[order], ends_ns[order]))

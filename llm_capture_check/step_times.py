@@ -11,7 +11,7 @@ import numpy as np
 from recipes.capture import Capture
 from recipes.edges import edge_steps
 from recipes.families import load_rules
-from recipes.projection import project
+from recipes.projection import Projection, project
 from recipes.work_families import name_families
 
 
@@ -37,11 +37,13 @@ class StepTimes:
     gemms: np.ndarray
     gemm_ns: np.ndarray
     operations: np.ndarray
+    #: What the entries come from, one for one.
+    projection: Projection
 
     def phases(self) -> Iterator[tuple[str, np.ndarray]]:
         """Name and entries (whole steps, in order of time) of each process's steps of a phase on a device."""
         for (_, _, phase), entries in self._places(self.phase):
-            yield phase, np.array([place for place in entries if not self.edge[place]], dtype=np.int64)
+            yield phase, self._whole(entries)
 
     def _places(self, *columns: Sequence) -> list[tuple[tuple, list[int]]]:
         """The entries of each device, process and values of the columns."""
@@ -56,7 +58,10 @@ class StepTimes:
         batches, tokens = ([-1 if value is None else value for value in values] for values in (self.batch, self.tokens))
         for (device, _, phase, batch, _), entries in self._places(self.phase, batches, tokens):
             name = phase if batch < 0 else f"{phase} at batch {batch}"
-            yield name, device, np.array([place for place in entries if not self.edge[place]], dtype=np.int64)
+            yield name, device, self._whole(entries)
+
+    def _whole(self, entries: list[int]) -> np.ndarray:
+        return np.array([place for place in entries if not self.edge[place]], dtype=np.int64)
 
 
 def step_times(capture: Capture) -> StepTimes:
@@ -83,4 +88,5 @@ def step_times(capture: Capture) -> StepTimes:
         gemms=np.bincount(entry, minlength=count),
         gemm_ns=np.bincount(entry, weights=(work.end_ns - work.start_ns)[rows], minlength=count).astype(np.int64),
         operations=projection.operations,
+        projection=projection,
     )

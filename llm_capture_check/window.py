@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -18,6 +17,7 @@ from recipes.edges import begun_before
 from recipes.launches import NONE
 from recipes.report import schema
 from recipes.report.report import numbers
+from recipes.rule_file import packaged_rows
 from recipes.units import format_count, format_ns, format_share
 
 #: Profiler overhead is told from this share of the window on, and counts as a fault from that one on.
@@ -75,27 +75,24 @@ def overhead_share(subject: Subject, survey: ApiSurvey) -> tuple[float, list[tup
     for row in inside.tolist():
         name = names[row] or "no name"
         times_ns[name] = times_ns.get(name, 0) + int(ends_ns[row] - starts_ns[row])
-    order = inside[np.argsort(starts_ns[inside], kind="stable")]
-    total_ns = intervals.length_ns(*intervals.merge(starts_ns[order], ends_ns[order]))
+    total_ns = intervals.union_ns(starts_ns[inside], ends_ns[inside])
     return total_ns / max(end_ns - first_ns, 1), sorted(times_ns.items(), key=lambda item: -item[1])
 
 
 def tracing_options(subject: Subject) -> Iterator[Finding]:
     """Options of the capture that cost much."""
-    told = [
-        f"{what} ({flag})"
-        for name, value, what, flag in _costly()
-        if (value in subject.events if name == "CAPTURE_EVENT_TYPE" else subject.options.get(name) == value)
-    ]
+    told = [f"{row['what']} ({row['flag']})" for row in _costly() if _chosen(subject, row["name"], row["value"])]
     if told:
         yield subject.found("tracing_options", INFO, "the capture traced more than needed here", ", ".join(told))
 
 
+def _chosen(subject: Subject, name: str, value: str) -> bool:
+    return value in subject.events if name == "CAPTURE_EVENT_TYPE" else subject.options.get(name) == value
+
+
 @cache
-def _costly() -> list[list[str]]:
-    lines = Path(__file__).with_name("tracing_options.tsv").read_text(encoding="utf-8").splitlines()
-    rows = csv.reader((line for line in lines[1:] if not line.startswith("#")), delimiter="\t", quoting=csv.QUOTE_NONE)
-    return list(rows)
+def _costly() -> list[dict[str, str]]:
+    return packaged_rows(Path(__file__).with_name("tracing_options.tsv"))
 
 
 def few_steps(subject: Subject, times: StepTimes) -> Iterator[Finding]:

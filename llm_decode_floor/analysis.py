@@ -19,8 +19,8 @@ from llm_decode_floor.waterfall import step_parts
 from recipes import families
 from recipes.capture import Capture
 from recipes.edges import edge_steps
-from recipes.memory import distinct, sums
-from recipes.projection import NONE, Projection, project
+from recipes.memory import sums
+from recipes.projection import NONE, Projection, launches_of_entries, project
 from recipes.tables import Table
 from recipes.work_families import name_families, passes
 
@@ -115,11 +115,7 @@ def _launches(capture: Capture, projection: Projection) -> np.ndarray:
     """The distinct calls that launched the operations of each step on each device."""
     if len(capture.work.devices.numbers) <= 1 and not capture.cut.any():
         return capture.attribution.launches[projection.step]
-    launch = capture.launches.of_operation
-    known = (projection.of_operation >= 0) & (launch >= 0)
-    width = len(capture.launches.start_ns) + 1
-    pairs = distinct(projection.of_operation[known].astype(np.int64) * width + launch[known])
-    return np.bincount(pairs // width, minlength=len(projection))
+    return launches_of_entries(projection, capture.launches)
 
 
 def _part_rows(capture: Capture, projection: Projection, parts: dict[str, np.ndarray]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from recipes.devices import pid_of
 from recipes.gpu_work import GpuWork, read_correlation
-from recipes.graph_captures import capture_edge_ids, capture_edges, captures
+from recipes.graph_captures import capture_edge_ids, capture_edges, captures, while_capturing
 from recipes.launches import LaunchIds, LaunchTable, api_calls
 from recipes.report.report import Report
 from recipes.steps import Steps
@@ -88,7 +88,8 @@ def attribute(report: Report, work: GpuWork, steps: Steps, table: LaunchTable | 
             at, ends = capture_edges(name, edge_ids)
             edges.append((thread[at], start_ns[at], ends))
         silent_thread, silent_ns = (np.concatenate(column) for column in zip(*unrecorded, strict=True))
-        kept = ~_while_capturing(silent_ns, *(np.concatenate(column) for column in zip(*edges, strict=True)))
+        spans = captures(*(np.concatenate(column) for column in zip(*edges, strict=True)))
+        kept = ~while_capturing(pid_of(silent_thread), silent_ns, spans)
         lost += _per_step(resolver.resolve(silent_thread[kept], silent_ns[kept]), len(steps))
         if table is not None:
             table.close(rows, of_operation)
@@ -98,13 +99,6 @@ def attribute(report: Report, work: GpuWork, steps: Steps, table: LaunchTable | 
     way[code < 0] = -1
     code //= len(WAYS)
     return Attribution(code, way, launches, lost)
-
-
-def _while_capturing(at_ns: np.ndarray, thread: np.ndarray, edge_ns: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Which times lie in the capture of a graph by any thread of the process."""
-    _, begin_ns, end_ns = captures(thread, edge_ns, ends)
-    one = np.zeros(len(begin_ns), dtype=np.int64)
-    return Lookup(one, begin_ns, end_ns, one).find(np.zeros(len(at_ns), dtype=np.int64), at_ns) >= 0
 
 
 def _per_step(code: np.ndarray, count: int) -> np.ndarray:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from recipes.devices import pid_of
 from recipes.report.report import Report
+from recipes.timeline import Lookup
 
 _BEGIN, _END = ("cudaStreamBeginCapture", "cuStreamBeginCapture"), ("cudaStreamEndCapture", "cuStreamEndCapture")
 
@@ -34,3 +36,9 @@ def captures(thread: np.ndarray, at_ns: np.ndarray, ends: np.ndarray) -> tuple[n
     thread, at_ns, ends = thread[order], at_ns[order], ends[order]
     pair = np.flatnonzero(~ends[:-1] & ends[1:] & (thread[:-1] == thread[1:]))
     return thread[pair], at_ns[pair], at_ns[pair + 1]
+
+
+def while_capturing(pid: np.ndarray, at_ns: np.ndarray, spans: tuple[np.ndarray, np.ndarray, np.ndarray]) -> np.ndarray:
+    """Which times of processes lie in the capture of a graph (as `captures` gives them) by any of their threads."""
+    thread, begin_ns, end_ns = spans
+    return Lookup(pid_of(thread), begin_ns, end_ns, np.zeros(len(thread), dtype=np.int64)).find(pid, at_ns) >= 0

@@ -9,13 +9,13 @@ for integrated GPUs CUDA gives nonsense (39 GB/s and 546 GB/s where 205 and 273 
 
 from __future__ import annotations
 
-import csv
 import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from recipes.errors import PackError
+from recipes.rule_file import packaged_rows
 
 TABLE = Path(__file__).with_name("gpus.tsv")
 
@@ -74,8 +74,7 @@ class Bandwidth:
 @cache
 def gpus() -> tuple[Gpu, ...]:
     """The GPUs of the packaged table, in its order."""
-    lines = [line for line in TABLE.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
-    return tuple(_gpu(row) for row in csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))
+    return tuple(map(_gpu, packaged_rows(TABLE)))
 
 
 def _gpu(row: dict[str, str]) -> Gpu:

@@ -89,6 +89,12 @@ def length_ns(starts_ns: np.ndarray, ends_ns: np.ndarray) -> int:
     return int(ends_ns.sum(dtype=np.int64) - starts_ns.sum(dtype=np.int64))
 
 
+def union_ns(starts_ns: np.ndarray, ends_ns: np.ndarray) -> int:
+    """The length of the union of intervals in any order."""
+    order = by_start(starts_ns)
+    return length_ns(*merge(starts_ns[order], ends_ns[order]))
+
+
 def intersection(one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray]) -> tuple:
     """What lies in both of two unions of disjoint intervals, as disjoint intervals in order."""
     # Between two neighbouring edges of either union nothing changes.

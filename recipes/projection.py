@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from recipes.gpu_work import GpuWork
+from recipes.launches import Launches
+from recipes.memory import distinct
 from recipes.steps import Steps
 
 NONE = -1
@@ -60,6 +62,15 @@ def project(work: GpuWork, step_of: np.ndarray, steps: Steps) -> Projection:
     step, device = (order // devices).astype(np.int32), (order % devices).astype(np.int32)
     period_ns = _periods(device, steps.pid[step], start_ns[order])
     return Projection(step, device, start_ns[order], end_ns[order], operations[order], period_ns, of_operation)
+
+
+def launches_of_entries(projection: Projection, launches: Launches) -> np.ndarray:
+    """How many distinct calls launched the operations of each entry, int64; one of many operations, as of a graph, is
+    one."""
+    known = np.flatnonzero((projection.of_operation >= 0) & (launches.of_operation >= 0))
+    width = len(launches.start_ns) + 1
+    pairs = distinct(projection.of_operation[known].astype(np.int64) * width + launches.of_operation[known])
+    return np.bincount(pairs // width, minlength=len(projection))
 
 
 def _periods(device: np.ndarray, pid: np.ndarray, start_ns: np.ndarray) -> np.ndarray:

@@ -1,10 +1,17 @@
-"""Files of rules that users write."""
+"""Files of rules: those of the pack, and those that users write."""
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 
 from recipes.errors import PackError
+
+
+def packaged_rows(path: Path) -> list[dict[str, str]]:
+    """The rows of a table of the pack's own: tab-separated, its first line the head, lines of # left out."""
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+    return list(csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))
 
 
 def read_rule_file(path: Path) -> str:

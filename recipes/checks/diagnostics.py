@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 from recipes.checks.finding import INFO, WARN, Finding
 from recipes.checks.subject import Subject
 from recipes.report import schema
+from recipes.rule_file import packaged_rows
 from recipes.units import format_count
 
 # Of Nsight's severities (table ENUM_DIAGNOSTIC_SEVERITY_LEVEL) the one that counts where no rule knows the text.
@@ -48,6 +48,5 @@ def _alike(text: str) -> str:
 
 @cache
 def _rules() -> list[tuple[str, re.Pattern[str]]]:
-    lines = Path(__file__).with_name("diagnostics.tsv").read_text(encoding="utf-8").splitlines()
-    rows = csv.DictReader((line for line in lines if not line.startswith("#")), delimiter="\t", quoting=csv.QUOTE_NONE)
+    rows = packaged_rows(Path(__file__).with_name("diagnostics.tsv"))
     return [(row["severity"], re.compile(row["pattern"], re.IGNORECASE)) for row in rows]

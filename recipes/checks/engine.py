@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterable
 from functools import cache
@@ -11,6 +10,7 @@ from pathlib import Path
 from recipes.capture import Capture
 from recipes.report import schema
 from recipes.report.report import Report
+from recipes.rule_file import packaged_rows
 
 #: No engine is known.
 ANY = "*"
@@ -45,6 +45,5 @@ def _command(report: Report) -> list[str]:
 
 @cache
 def _rules() -> list[tuple[str, str, re.Pattern[str]]]:
-    lines = Path(__file__).with_name("engines.tsv").read_text(encoding="utf-8").splitlines()
-    rows = csv.DictReader((line for line in lines if not line.startswith("#")), delimiter="\t", quoting=csv.QUOTE_NONE)
+    rows = packaged_rows(Path(__file__).with_name("engines.tsv"))
     return [(row["engine"], row["where"], re.compile(row["pattern"], re.IGNORECASE)) for row in rows]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
 from recipes.checks.engine import ANY
 from recipes.checks.finding import SEVERITIES, Finding
+from recipes.rule_file import packaged_rows
 
 
 def remedy(check: str, engine: str = ANY) -> str:
@@ -26,6 +26,5 @@ def in_order(findings: Iterable[Finding]) -> list[Finding]:
 @cache
 def remedies() -> dict[tuple[str, str], str]:
     """All remedies, by check and engine."""
-    lines = Path(__file__).with_name("remedies.tsv").read_text(encoding="utf-8").splitlines()
-    rows = csv.DictReader((line for line in lines if not line.startswith("#")), delimiter="\t", quoting=csv.QUOTE_NONE)
+    rows = packaged_rows(Path(__file__).with_name("remedies.tsv"))
     return {(row["check"], row["engine"]): row["remedy"] for row in rows}

@@ -50,8 +50,8 @@ def opaque_graphs(subject: Subject) -> Iterator[Finding]:
     opaque = work.kind == GRAPH
     if opaque.any():
         devices = range(len(work.devices.numbers))
-        busy_ns = sum(_covered_ns(work, work.device == device) for device in devices)
-        hidden_ns = sum(_covered_ns(work, opaque & (work.device == device)) for device in devices)
+        busy_ns = sum(_union_ns(work, work.device == device) for device in devices)
+        hidden_ns = sum(_union_ns(work, opaque & (work.device == device)) for device in devices)
         message = "CUDA graphs were traced as a whole: kernels in them are not seen"
         evidence = f"{format_share(hidden_ns / max(busy_ns, 1))} of the GPU's busy time"
         yield subject.found("opaque_graphs", WARN, message, evidence)
@@ -111,7 +111,5 @@ def _sees_nodes(report: Report) -> bool:
     return any(batch["graph_node_id"].null_count < len(batch) for batch in batches)
 
 
-def _covered_ns(work: GpuWork, rows: np.ndarray) -> int:
-    starts_ns, ends_ns = work.start_ns[rows], work.end_ns[rows]
-    order = intervals.by_start(starts_ns)
-    return intervals.length_ns(*intervals.merge(starts_ns[order], ends_ns[order]))
+def _union_ns(work: GpuWork, rows: np.ndarray) -> int:
+    return intervals.union_ns(work.start_ns[rows], work.end_ns[rows])
