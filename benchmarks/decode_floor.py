@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from measure import Run, arguments, beside, big_report, measure, nsights, ours
 
 from benchmarks.big_report import build
-from recipes.text_table import text_table
+from recipes.base.text_table import text_table
 
 _COLUMNS = {
     "CUPTI_ACTIVITY_KIND_KERNEL": ["start", "end", "globalPid", "deviceId", "demangledName", "shortName",

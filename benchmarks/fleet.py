@@ -22,8 +22,8 @@ from pathlib import Path
 
 from measure import ROOT, Measured, Run, big_report, measure
 
-from recipes.pack import recipe_names
-from recipes.text_table import text_table
+from recipes.base.pack import recipe_names
+from recipes.base.text_table import text_table
 
 # By default gpu_gaps leaves out all gaps below 0.5 ms: there are none left.
 NSIGHTS = {"cuda_gpu_kern_sum": (), "nvtx_gpu_proj_sum": (), "gpu_gaps": ("--gap", "0")}

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from measure import arguments, big_report, measure, ours
 
-from recipes.text_table import text_table
+from recipes.base.text_table import text_table
 
 _RANGES, _NAMES = 10_000_000, 16_000
 _GROUP = 10_000

@@ -19,8 +19,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.big_report import build  # noqa: E402
+from recipes.base.text_table import text_table  # noqa: E402
 from recipes.nsight.installation import best_installation  # noqa: E402
-from recipes.text_table import text_table  # noqa: E402
 
 
 @dataclass(frozen=True)

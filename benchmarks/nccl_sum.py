@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from measure import ROOT, Run, arguments, beside, big_report, nsights, ours
 
-from llm_nccl_sum.matching import match_sets, rank_sets
+from recipes.collectives.matching import match_sets, rank_sets
 
 _RANKS = [ROOT / "fixtures" / "2023.4.4" / f"tp_eager_rank{rank}.nsys-rep" for rank in (0, 1)]
 

@@ -8,24 +8,24 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import pyarrow as pa
 
-from llm_capture_check.api_survey import ApiSurvey, survey_api_calls
-from llm_capture_check.graph_ranges import capture_ranges
-from llm_capture_check.perturbation import perturbation
-from llm_capture_check.records import lost_records, over_time
-from llm_capture_check.startup import startup
-from llm_capture_check.step_times import StepTimes, step_times
 from llm_capture_check.tables import CAPTURES, FINDINGS, PROCESSES, RECORDS, STEP_TIMES
-from llm_capture_check.unsteady import unsteady_steps
-from llm_capture_check.versions import schema_version
-from llm_capture_check.window import busy_edges, few_steps, overhead, overhead_share, tracing_options
-from recipes.capture import Capture
-from recipes.checks.cheap import cheap_checks, without_effects
-from recipes.checks.engine import ANY
-from recipes.checks.finding import INFO, Finding
-from recipes.checks.processes import Process, processes_of
-from recipes.checks.remedies import in_order
-from recipes.checks.subject import Subject
-from recipes.gpu_work import read_correlation
+from recipes.capture.capture import Capture
+from recipes.events.gpu_work import read_correlation
+from recipes.findings.api_survey import ApiSurvey, survey_api_calls
+from recipes.findings.cheap import cheap_checks, without_effects
+from recipes.findings.engine import ANY
+from recipes.findings.finding import INFO, Finding
+from recipes.findings.graph_ranges import capture_ranges
+from recipes.findings.perturbation import perturbation
+from recipes.findings.processes import Process, processes_of
+from recipes.findings.records import lost_records, over_time
+from recipes.findings.remedies import in_order
+from recipes.findings.startup import startup
+from recipes.findings.step_times import StepTimes, step_times
+from recipes.findings.subject import Subject
+from recipes.findings.unsteady import unsteady_steps
+from recipes.findings.versions import schema_version
+from recipes.findings.window import busy_edges, few_steps, overhead, overhead_share, tracing_options
 from recipes.report import schema
 from recipes.report.facts import read_facts
 

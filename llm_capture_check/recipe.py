@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 
 from llm_capture_check.analysis import Settings, analyse
+from llm_capture_check.report_set import combine
 from llm_capture_check.summary import notebook_tables, summarise
 from llm_capture_check.tables import COMBINED, TABLES
-from llm_capture_check.together import combine
-from recipes.capture import LAUNCHES, RANGES
-from recipes.options import Add, step_time
+from recipes.capture.capture import LAUNCHES, RANGES
+from recipes.run.options import Add, step_time
 
 __all__ = [
     "COMBINED", "NAME", "NEEDS", "TABLES", "add_options", "analyse", "combine", "notebook_tables", "settings",

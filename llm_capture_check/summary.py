@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from recipes.checks.finding import ERROR, INFO, SEVERITIES, WARN, worst
-from recipes.text_table import shortened, text_table
-from recipes.units import format_ms, format_share
+from recipes.base.text_table import shortened, text_table
+from recipes.base.units import format_ms, format_share
+from recipes.findings.finding import ERROR, INFO, SEVERITIES, WARN, worst
 
 _NAME_WIDTH, _WIDTH = 36, 118
 #: So many reports are shown; a fleet's are counted by check, and all are in findings.parquet.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from recipes.tables import REPORT_KEYS, Column, Table
+from recipes.base.tables import REPORT_KEYS, Column, Table
 
 _BY_REPORT = (("report", "ascending"), ("rank", "ascending"))
 

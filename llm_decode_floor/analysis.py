@@ -13,16 +13,16 @@ import numpy as np
 import pyarrow as pa
 
 from llm_decode_floor.batches import with_batch
-from llm_decode_floor.floors import FloorSettings, floor_columns, left_whole, rate, split_at_floor
+from llm_decode_floor.phase_floors import FloorSettings, floor_columns, left_whole, rate, split_at_floor
 from llm_decode_floor.tables import FLOOR, LAYERS, PHASES, STEP_PARTS, STEPS
 from llm_decode_floor.waterfall import step_parts
-from recipes import families
-from recipes.capture import Capture
-from recipes.edges import edge_steps
-from recipes.memory import sums
-from recipes.projection import NONE, Projection, launches_of_entries, project
-from recipes.tables import Table
-from recipes.work_families import name_families, passes
+from recipes.base.memory import sums
+from recipes.base.tables import Table
+from recipes.capture.capture import Capture
+from recipes.capture.edges import edge_steps
+from recipes.kernels import families
+from recipes.kernels.work_families import name_families, passes
+from recipes.steps.projection import NONE, Projection, launches_of_entries, project
 
 #: The part beyond a step's duration, up to its period.
 BETWEEN_STEPS = "between_steps"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from recipes.capture import Capture
-from recipes.phases import COMPUTE_PHASES, DECODE_PHASES
+from recipes.capture.capture import Capture
+from recipes.steps.phases import COMPUTE_PHASES, DECODE_PHASES
 
 
 def with_batch(capture: Capture, batch: int | None) -> tuple[Capture, list[str]]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from recipes.units import format_count, format_ns
+from recipes.base.units import format_count, format_ns
 
 MOST = 5
 #: More operations a launch than this, and graphs are on; fewer than one and a half, and they are off.

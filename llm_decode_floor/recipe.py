@@ -7,18 +7,18 @@ import re
 from pathlib import Path
 
 from llm_decode_floor.analysis import Settings, analyse
-from llm_decode_floor.floor import ATTAINABLE
-from llm_decode_floor.floors import FloorSettings, check_settings
-from llm_decode_floor.model import Model, load_model, opaque_model
-from llm_decode_floor.model_bytes import Layout
+from llm_decode_floor.phase_floors import FloorSettings, check_settings
 from llm_decode_floor.summary import notebook_tables, summarise
 from llm_decode_floor.tables import TABLES
-from recipes import families
-from recipes.capture import LAUNCHES, LAYERS
-from recipes.errors import PackError
-from recipes.model_config import preset_names
-from recipes.options import Add, step_time
-from recipes.tables import Table
+from recipes.base.errors import PackError
+from recipes.base.tables import Table
+from recipes.capture.capture import LAUNCHES, LAYERS
+from recipes.kernels import families
+from recipes.models.config_file import preset_names
+from recipes.models.decode_floor import ATTAINABLE
+from recipes.models.model import Model, load_model, opaque_model
+from recipes.models.model_bytes import Layout
+from recipes.run.options import Add, step_time
 
 __all__ = ["COMBINED", "NAME", "NEEDS", "TABLES", "add_options", "analyse", "notebook_tables", "settings", "summarise"]
 

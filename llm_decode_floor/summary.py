@@ -9,11 +9,11 @@ import pyarrow as pa
 
 from llm_decode_floor.analysis import BETWEEN_STEPS, Settings
 from llm_decode_floor.findings import findings
-from llm_decode_floor.floor import Floor, floor_of
-from llm_decode_floor.floors import step_of
-from recipes.phases import DECODE_PHASES
-from recipes.text_table import shortened, text_table
-from recipes.units import format_count, format_ms, format_ns, format_share
+from llm_decode_floor.phase_floors import step_of
+from recipes.base.text_table import shortened, text_table
+from recipes.base.units import format_count, format_ms, format_ns, format_share
+from recipes.models.decode_floor import Floor, floor_of
+from recipes.steps.phases import DECODE_PHASES
 
 _KEYS = ["report", "device", "phase", "batch"]
 _SHOWN_GROUPS = 12

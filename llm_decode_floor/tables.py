@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from recipes.tables import REPORT_KEYS, Column, Table
+from recipes.base.tables import REPORT_KEYS, Column, Table
 
 _STEP = Column("step", "int64", "number of the step in the report, in order of its start on the host")
 _PHASE = Column("phase", "string", "phase of the model")

@@ -6,14 +6,14 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from recipes import intervals
-from recipes.capture import Capture
-from recipes.gpu_work import GpuWork
-from recipes.host import HostActivity
-from recipes.idle import CAUSES, find_gaps, split_by_cause, sum_inside
-from recipes.launches import Launches
-from recipes.memory import sums
-from recipes.projection import Projection
+from recipes.base import intervals
+from recipes.base.memory import sums
+from recipes.capture.capture import Capture
+from recipes.events.gpu_work import GpuWork
+from recipes.events.host_activity import HostActivity
+from recipes.events.idle import CAUSES, find_gaps, split_by_cause, sum_inside
+from recipes.events.launches import Launches
+from recipes.steps.projection import Projection
 
 #: Work of others on the device while the step runs: of another step, another process, or outside any step.
 OTHER_WORK = "other_work"

@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from llm_fleet import questions
 from llm_fleet.dataset import Dataset, once, run_version
 from llm_fleet.tables import dataset_tables
-from recipes.idle import CAUSES
-from recipes.tables import Table
+from recipes.base.tables import Table
+from recipes.events.idle import CAUSES
 
 #: So many are compared at least, or a robust z says nothing.
 FEWEST = 4

@@ -14,10 +14,10 @@ from llm_fleet.parts import parts, told
 from llm_fleet.settings import FleetSettings
 from llm_fleet.tables import ABOUT, DATASET_VERSION, EVENTS, RUNS, in_dataset
 from recipes import __version__
-from recipes.errors import PackError
-from recipes.run import Recipe
-from recipes.tables import FILES, Table
-from recipes.units import format_count
+from recipes.base.errors import PackError
+from recipes.base.tables import FILES, Table
+from recipes.base.units import format_count
+from recipes.run.run import Recipe
 
 #: Beyond so many rows the reports of a run are not looked at together: it would take many GB of memory.
 MOST_ROWS = 5_000_000

@@ -27,8 +27,8 @@ import pyarrow.parquet as pq
 from llm_fleet.storage import Storage, is_unfinished, open_storage, reason
 from llm_fleet.tables import DATASET_VERSION, REPORTS, RUNS
 from recipes import __version__
-from recipes.errors import PackError
-from recipes.tables import Table
+from recipes.base.errors import PackError
+from recipes.base.tables import Table
 
 #: Says what the folder is. Readers of parquet skip names that begin so.
 MARKER = "_llm_fleet.json"

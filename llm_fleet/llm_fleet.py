@@ -6,7 +6,7 @@ from pathlib import Path
 # Nsight puts the pack's folder last on the path, where another package called `recipes` could hide ours.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from recipes.nsight.framework import LlmRecipe
+from recipes.run.framework import LlmRecipe
 
 
 class LlmFleet(LlmRecipe):

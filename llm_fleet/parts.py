@@ -9,11 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from recipes.capture import Capture
-from recipes.errors import PackError
-from recipes.options import Add
-from recipes.pack import recipe_names
-from recipes.run import Recipe, load_recipe
+from recipes.base.errors import PackError
+from recipes.base.pack import recipe_names
+from recipes.capture.capture import Capture
+from recipes.run.options import Add
+from recipes.run.run import Recipe, load_recipe
 
 NAME = "llm_fleet"
 

@@ -18,12 +18,12 @@ from llm_fleet.dataset import open_dataset
 from llm_fleet.settings import FleetSettings
 from llm_fleet.tables import ABOUT, DATASET_VERSION, PUBLISHED, REPORTS, TAGS, in_dataset, tables_of_reports
 from recipes import __version__
-from recipes.capture import Capture
+from recipes.base.tables import FILES, TYPES, Table
+from recipes.capture.capture import Capture
 from recipes.report import schema
 from recipes.report.facts import read_facts
-from recipes.report.inputs import Input, shown
-from recipes.run import Task
-from recipes.tables import FILES, TYPES, Table
+from recipes.run.inputs import Input, shown
+from recipes.run.run import Task
 
 #: What the analysis leaves for the publishing beside the recipes' tables: never written as it is.
 FACTS = "fleet_facts"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from recipes.tables import Column, Table
+from recipes.base.tables import Column, Table
 
 _RUN = Column("run_name", "string", "the run")
 _GROUP = (

@@ -20,11 +20,11 @@ from llm_fleet.settings import FleetSettings
 from llm_fleet.storage import without_secrets
 from llm_fleet.summary import notebook_tables, summarise
 from llm_fleet.tables import PUBLISHED
-from recipes.capture import Capture
-from recipes.errors import PackError
-from recipes.options import Add
-from recipes.report.inputs import shown
-from recipes.tables import Table
+from recipes.base.errors import PackError
+from recipes.base.tables import Table
+from recipes.capture.capture import Capture
+from recipes.run.inputs import shown
+from recipes.run.options import Add
 
 __all__ = [
     "COMBINED", "NAME", "NEEDS", "TABLES", "TELLS_FINDINGS", "add_options", "analyse", "begin", "combine",

@@ -17,7 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from recipes.errors import PackError
+from recipes.base.errors import PackError
 
 # What is written here appears when it is complete; elsewhere a file gets its name at the end.
 _OBJECT_STORES = ("s3", "gcs", "abfs")

@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from llm_fleet.settings import FleetSettings
 from llm_fleet.tables import PUBLISHED
-from recipes.terminal import plain
-from recipes.text_table import shortened, text_table
-from recipes.units import format_count, format_ms, format_share
+from recipes.base.terminal import plain
+from recipes.base.text_table import shortened, text_table
+from recipes.base.units import format_count, format_ms, format_share
 
 #: What is slower by less than this share is not worth a line, however alike the others are.
 _WORTH = 0.02

@@ -7,7 +7,7 @@ what it is of. Only int64, double, string and bool; columns are added, never giv
 from __future__ import annotations
 
 from llm_fleet.parts import parts
-from recipes.tables import FILES, Column, Table
+from recipes.base.tables import FILES, Column, Table
 
 #: Raised when a column or a file changes its meaning; new columns and tables need no new version.
 DATASET_VERSION = 1

@@ -17,15 +17,15 @@ from llm_idle_gaps.tables import BETWEEN_STEPS, GAPS, HISTOGRAM, IDLE, LARGEST_G
 from llm_idle_gaps.tally import EDGES_NS, LARGEST, Tally
 from llm_idle_gaps.timeline import median_step
 from llm_idle_gaps.windows import Windows, device_windows
-from recipes import intervals
-from recipes.capture import ALL, Capture
-from recipes.edges import edge_steps
-from recipes.gpu_work import GRAPH, KERNEL, GpuWork
-from recipes.host import HostActivity
-from recipes.idle import CAUSES, find_gaps, split_by_cause
-from recipes.memory import sums
-from recipes.projection import NONE, Projection, project
-from recipes.tables import Table
+from recipes.base import intervals
+from recipes.base.memory import sums
+from recipes.base.tables import Table
+from recipes.capture.capture import ALL, Capture
+from recipes.capture.edges import edge_steps
+from recipes.events.gpu_work import GRAPH, KERNEL, GpuWork
+from recipes.events.host_activity import HostActivity
+from recipes.events.idle import CAUSES, find_gaps, split_by_cause
+from recipes.steps.projection import NONE, Projection, project
 
 
 @dataclass(frozen=True)

@@ -6,15 +6,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recipes.capture import Capture
-from recipes.gpu_work import MEMCPY
-from recipes.host import HostActivity
-from recipes.idle import Gaps
-from recipes.launches import NONE
+from recipes.base.interval_lookup import Lookup
+from recipes.base.tables import coded
+from recipes.capture.capture import Capture
+from recipes.events.gpu_work import MEMCPY
+from recipes.events.host_activity import HostActivity
+from recipes.events.idle import Gaps
+from recipes.events.launches import NONE
 from recipes.report import schema
 from recipes.report.report import Report, numbers
-from recipes.tables import coded
-from recipes.timeline import Lookup
 
 _TID_MASK = 0xFFFFFF
 # API calls carry the version of the interface that they came through.

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from llm_idle_gaps.picture import GRAPHS_ON, HOST_CAUSES, WORTH, Picture
-from recipes.units import format_count, format_ns, format_share
+from recipes.base.units import format_count, format_ns, format_share
 
 MOST = 5
 #: Idle time elsewhere is worth a finding from this share of all idle time on.

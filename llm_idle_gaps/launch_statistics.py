@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recipes.gpu_work import GRAPH, MEMCPY, GpuWork
-from recipes.launches import NONE, Launches
-from recipes.memory import sums
+from recipes.base.memory import sums
+from recipes.events.gpu_work import GRAPH, MEMCPY, GpuWork
+from recipes.events.launches import NONE, Launches
 from recipes.report import schema
 from recipes.report.report import Report, numbers
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from recipes.capture import ALL
-from recipes.phases import DECODE_PHASES
+from recipes.capture.capture import ALL
+from recipes.steps.phases import DECODE_PHASES
 
 #: Above this share of operations in graphs they are on; a little always stays outside.
 GRAPHS_ON = 0.9

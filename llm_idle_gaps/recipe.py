@@ -7,9 +7,9 @@ import argparse
 from llm_idle_gaps.analysis import Settings, analyse
 from llm_idle_gaps.summary import notebook_tables, summarise
 from llm_idle_gaps.tables import TABLES
-from recipes.capture import LAUNCHES, RANGES
-from recipes.options import Add, duration_ns, step_time
-from recipes.tables import Table
+from recipes.base.tables import Table
+from recipes.capture.capture import LAUNCHES, RANGES
+from recipes.run.options import Add, duration_ns, step_time
 
 __all__ = ["COMBINED", "NAME", "NEEDS", "TABLES", "add_options", "analyse", "notebook_tables", "settings", "summarise"]
 

@@ -14,11 +14,11 @@ from llm_idle_gaps.analysis import Settings
 from llm_idle_gaps.findings import findings
 from llm_idle_gaps.picture import Picture, pictures
 from llm_idle_gaps.tables import BETWEEN_STEPS
-from recipes.capture import ALL
-from recipes.gather import Tables
-from recipes.idle import CAUSES
-from recipes.text_table import shortened, text_table
-from recipes.units import format_count, format_ms, format_ns, format_share
+from recipes.base.text_table import shortened, text_table
+from recipes.base.units import format_count, format_ms, format_ns, format_share
+from recipes.capture.capture import ALL
+from recipes.events.idle import CAUSES
+from recipes.run.outcomes import Tables
 
 _LARGEST = 10
 _NAME_WIDTH = 30

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from recipes.idle import CAUSES
-from recipes.tables import REPORT_KEYS, Column, Table
+from recipes.base.tables import REPORT_KEYS, Column, Table
+from recipes.events.idle import CAUSES
 
 #: The phase of what lies in no step: before the first, between them, after the last.
 BETWEEN_STEPS = "between_steps"

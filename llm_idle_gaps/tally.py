@@ -7,10 +7,10 @@ import pyarrow as pa
 
 from llm_idle_gaps.evidence import Evidence
 from llm_idle_gaps.windows import Windows
-from recipes.idle import CAUSES, Gaps, sum_inside
-from recipes.memory import sums
-from recipes.projection import Projection
-from recipes.tables import coded
+from recipes.base.memory import sums
+from recipes.base.tables import coded
+from recipes.events.idle import CAUSES, Gaps, sum_inside
+from recipes.steps.projection import Projection
 
 #: Edges of the histogram in ns: three bins a decade from 100 ns to 10 s. Before and behind them lies a bin each.
 EDGES_NS = np.round(10 ** (2 + np.arange(25) / 3)).astype(np.int64)

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 import numpy as np
 
 from llm_idle_gaps.evidence import call_names, thread_names
-from recipes.capture import Capture
-from recipes.gpu_work import MEMCPY, MEMSET, read_streams
-from recipes.host import HostActivity
-from recipes.idle import CAUSES, find_gaps, split_by_cause
-from recipes.launches import NONE
-from recipes.phases import DECODE_PHASES
-from recipes.projection import Projection
+from recipes.capture.capture import Capture
+from recipes.events.gpu_work import MEMCPY, MEMSET, read_streams
+from recipes.events.host_activity import HostActivity
+from recipes.events.idle import CAUSES, find_gaps, split_by_cause
+from recipes.events.launches import NONE
 from recipes.report import schema
 from recipes.report.report import numbers
+from recipes.steps.phases import DECODE_PHASES
+from recipes.steps.projection import Projection
 
 #: A picture of more operations is slow; of a longer step it shows the beginning.
 _MOST = 2000

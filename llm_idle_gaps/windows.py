@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from recipes.projection import Projection
-from recipes.timeline import Lookup
+from recipes.base.interval_lookup import Lookup
+from recipes.steps.projection import Projection
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from recipes import families, intervals
-from recipes.capture import Capture
-from recipes.gpu_work import GpuWork
-from recipes.memory import sums
-from recipes.tables import REPORT_KEYS, Column, Table
-from recipes.work_families import NameFamilies, name_families, passes
+from recipes.base import intervals
+from recipes.base.memory import sums
+from recipes.base.tables import REPORT_KEYS, Column, Table
+from recipes.capture.capture import Capture
+from recipes.events.gpu_work import GpuWork
+from recipes.kernels import families
+from recipes.kernels.work_families import NameFamilies, name_families, passes
 
 NAME = "llm_kernel_families"
 _KEYS = (

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from llm_kernel_families.analysis import NAME, TABLES, Settings, analyse
 from llm_kernel_families.summary import notebook_tables, summarise
-from recipes.families import check_rules
-from recipes.options import Add
-from recipes.tables import Table
+from recipes.base.tables import Table
+from recipes.kernels.families import check_rules
+from recipes.run.options import Add
 
 __all__ = ["COMBINED", "NAME", "NEEDS", "TABLES", "add_options", "analyse", "notebook_tables", "settings", "summarise"]
 

@@ -6,9 +6,9 @@ import pandas as pd
 import pyarrow as pa
 
 from llm_kernel_families.analysis import Settings
-from recipes.capture import ALL, OUTSIDE
-from recipes.text_table import shortened, text_table
-from recipes.units import format_count, format_ms, format_ns, format_share
+from recipes.base.text_table import shortened, text_table
+from recipes.base.units import format_count, format_ms, format_ns, format_share
+from recipes.capture.capture import ALL, OUTSIDE
 
 #: Above this share of unclassified time the largest such names are listed.
 OTHER_LIMIT = 0.02

@@ -12,20 +12,21 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from llm_nccl_sum.kernel_names import kind_of
-from llm_nccl_sum.payloads import read_messages
-from llm_nccl_sum.places import places
 from llm_nccl_sum.tables import COMMUNICATION, OUTSIDE, STEP_COMMUNICATION
-from recipes import families, intervals
-from recipes.capture import Capture
-from recipes.edges import edge_steps
-from recipes.gpu_work import GpuWork
-from recipes.launches import NONE
-from recipes.memory import sums
-from recipes.projection import Projection, project
+from recipes.base import intervals
+from recipes.base.memory import sums
+from recipes.base.tables import coded
+from recipes.capture.capture import Capture
+from recipes.capture.edges import edge_steps
+from recipes.collectives.kernel_names import kind_of
+from recipes.collectives.payloads import read_messages
+from recipes.collectives.places import places
+from recipes.events.gpu_work import GpuWork
+from recipes.events.launches import NONE
+from recipes.kernels import families
+from recipes.kernels.work_families import name_families
 from recipes.report import schema
-from recipes.tables import coded
-from recipes.work_families import name_families
+from recipes.steps.projection import Projection, project
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ import pandas as pd
 import pyarrow as pa
 
 from llm_nccl_sum.analysis import Settings
-from llm_nccl_sum.bandwidth import bus_factor, whole_message
-from llm_nccl_sum.matching import Collectives, match_sets, rank_sets, told_by_all
-from llm_nccl_sum.participants import Participants, find_participants
 from llm_nccl_sum.tables import COLLECTIVES, COMMUNICATION, MATCHED, RANKS
-from llm_nccl_sum.verdicts import blame
+from recipes.collectives.bandwidth import bus_factor, whole_message
+from recipes.collectives.matching import Collectives, match_sets, rank_sets, told_by_all
+from recipes.collectives.participants import Participants, find_participants
+from recipes.collectives.verdicts import blame
 
 _KIND = ["operation", "dtype", "algorithm", "protocol"]
 

@@ -10,15 +10,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from llm_nccl_sum.analysis import Settings
-from llm_nccl_sum.bandwidth import whole_message
 from llm_nccl_sum.combined import Together, together
-from llm_nccl_sum.matching import SPLIT, Collectives
-from llm_nccl_sum.participants import Participants
 from llm_nccl_sum.tables import OUTSIDE
-from llm_nccl_sum.verdicts import Verdict, is_enough, judge
-from recipes.phases import DECODE_PHASES
-from recipes.text_table import shortened, text_table
-from recipes.units import format_count, format_ms, format_ns, format_share
+from recipes.base.text_table import shortened, text_table
+from recipes.base.units import format_count, format_ms, format_ns, format_share
+from recipes.collectives.bandwidth import whole_message
+from recipes.collectives.matching import SPLIT, Collectives
+from recipes.collectives.participants import Participants
+from recipes.collectives.verdicts import Verdict, is_enough, judge
+from recipes.steps.phases import DECODE_PHASES
 
 #: Exposed communication from this share of a decode step on is much.
 _MUCH = 0.25

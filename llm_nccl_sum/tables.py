@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from recipes.tables import REPORT_KEYS, Column, Table
+from recipes.base.tables import REPORT_KEYS, Column, Table
 
 OUTSIDE = "outside"
 _PHASE = Column("phase", "string", f"phase of the step; `{OUTSIDE}` for work in no step")

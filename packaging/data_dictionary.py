@@ -15,7 +15,7 @@ sys.path.insert(0, str(ROOT))
 from llm_fleet.parts import parts  # noqa: E402
 from llm_fleet.questions import QUESTIONS  # noqa: E402
 from llm_fleet.tables import ABOUT, EVENTS, PUBLISHED, REPORTS, RUNS, TAGS  # noqa: E402
-from recipes.tables import FILES, Column, Table  # noqa: E402
+from recipes.base.tables import FILES, Column, Table  # noqa: E402
 
 PLACE = ROOT / "docs" / "tables.md"
 HEAD = """# Tables

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Sequence
 
 from recipes import __version__
-from recipes.errors import PackError
+from recipes.base.errors import PackError
+from recipes.base.pack import describe, recipe_names
 from recipes.nsight.recipe_python import NEEDED
-from recipes.pack import describe, recipe_names
 
 #: The name shown in help texts; a wheel's console script sets its own.
 PROGRAM = os.environ.get("NSYS_LLM_RECIPES_PROGRAM", "python -m recipes")
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _one_line(text: str) -> str:
-    from recipes.terminal import plain
+    from recipes.base.terminal import plain
 
     return plain(text)
 
@@ -49,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_run(commands)
     for name, module, text in (
         ("classify", "classify", "print the family of kernel names, to write and test rules"),
-        ("check", "check", "tell what works on this machine, and what to do about the rest"),
+        ("check", "machine_check", "tell what works on this machine, and what to do about the rest"),
         ("capture-command", "capture_command", "print the nsys command that captures an engine's steady steps"),
     ):
         _add_module(commands, name, module, text)
@@ -76,7 +76,7 @@ def _add_run(commands) -> None:
 def _run(args: argparse.Namespace) -> int:
     # The heavy imports wait until a recipe is really run.
     try:
-        from recipes.local import run_locally
+        from recipes.run.local import run_locally
     except ModuleNotFoundError as error:
         if error.name not in NEEDED:
             raise
@@ -90,14 +90,14 @@ def _run(args: argparse.Namespace) -> int:
 def _add_module(commands, name: str, module: str, text: str) -> None:
     import importlib
 
-    loaded = importlib.import_module(f"recipes.{module}")
+    loaded = importlib.import_module(f"recipes.cli.{module}")
     command = commands.add_parser(name, help=text, description=loaded.__doc__)
     loaded.add_arguments(command)
     command.set_defaults(command=loaded.main)
 
 
 def _add_install(commands) -> None:
-    from recipes import install
+    from recipes.cli import install
 
     for verb, action, text in (
         ("install", install.main_install, "make the recipes known to an Nsight installation"),

@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from recipes.errors import PackError  # noqa: E402
+from recipes.base.errors import PackError  # noqa: E402
 from recipes.nsight.fetch import find_or_fetch  # noqa: E402
 
 RECIPE = "llm_kernel_families"

@@ -24,7 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from recipes.errors import PackError  # noqa: E402
+from recipes.base.errors import PackError  # noqa: E402
 from recipes.nsight import debian  # noqa: E402
 from recipes.nsight.locate import run_quietly  # noqa: E402
 

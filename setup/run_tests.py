@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from environment import LAYERS, ensure, python_for_oldest  # noqa: E402
-from recipes.errors import PackError  # noqa: E402
+from recipes.base.errors import PackError  # noqa: E402
 from recipes.nsight.fetch import find_or_fetch  # noqa: E402
 
 VERSIONS = """

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from recipes.cache_folder import cache_root
+from recipes.base.cache_folder import cache_root
 from recipes.nsight.export import Exporter
 from recipes.nsight.installation import best_installation
 from recipes.nsight.locate import NAMED_BY, Installation

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from llm_fleet.dataset import ALL_REPORTS, Dataset, open_dataset, run_version
 from llm_fleet.summary import SQL_FOLDER
 from llm_fleet.tables import REPORTS, RUNS, dataset_tables
-from recipes.local import run_locally
+from recipes.run.local import run_locally
 
 TABLES = {table.name: table for table in dataset_tables()}
 

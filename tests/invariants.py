@@ -17,10 +17,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from recipes.errors import PackError
-from recipes.run import add_options, load_recipe, run
-from recipes.tables import FILES, TYPES, Table
-from recipes.workers import one_by_one
+from recipes.base.errors import PackError
+from recipes.base.tables import FILES, TYPES, Table
+from recipes.run.run import add_options, load_recipe, run
+from recipes.run.worker_processes import one_by_one
 
 Rows = dict[str, list[dict]]
 #: Options that make a recipe work out all that it can.

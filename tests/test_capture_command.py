@@ -15,13 +15,13 @@ from types import SimpleNamespace
 import pytest
 
 from conftest import pack
-from recipes import capture_command
-from recipes.advice.command import command_for, ranges_code, window_code
-from recipes.advice.engines import engine_of, engines, launchers
-from recipes.advice.nsight_flags import Flag, Nsight, flags, nsight_of_release, parse_help
-from recipes.errors import PackError
+from recipes.base.errors import PackError
+from recipes.cli import capture_command
+from recipes.engines.command import command_for, ranges_code, window_code
+from recipes.engines.engines import engine_of, engines, launchers
+from recipes.engines.nsight_flags import Flag, Nsight, flags, nsight_of_release, parse_help
 from recipes.nsight.locate import run_quietly
-from recipes.phases import ENOUGH, load_phase_rules
+from recipes.steps.phases import ENOUGH, load_phase_rules
 
 NAMES = list(engines())
 TORCHRUN = ("torchrun", "--nproc-per-node", "8", "train.py", "--name", "two words")

@@ -5,10 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from recipes import check
+from recipes.base.pack import ROOT
+from recipes.cli import machine_check as check
 from recipes.nsight.installation import Broken, Installation, Search
 from recipes.nsight.recipe_python import RecipePython
-from recipes.pack import ROOT
 
 PACKAGES = {"numpy": "2.4.6", "pandas": "3.1.1", "pyarrow": "26.0.1", "psutil": "7.2.2"}
 

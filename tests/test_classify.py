@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from recipes import classify
-from recipes.errors import PackError
+from recipes.base.errors import PackError
+from recipes.cli import classify
 
 
 def run(*arguments):

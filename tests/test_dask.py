@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from conftest import FIXTURES, ROOT, nsight, pack
-from recipes.modes import dask_options
+from recipes.run.modes import dask_options
 
 pytest.importorskip("distributed")
 
@@ -176,8 +176,8 @@ def alive(process: psutil.Process) -> bool:
 
 
 def test_workers_without_the_folder_send_their_tables(cluster, reports, tmp_path, monkeypatch, capsys):
-    from recipes import local, run
-    from recipes.spill import Spill, spill_in
+    from recipes.run.run import local, run
+    from recipes.run.spill import Spill, spill_in
 
     wanted, _ = expected(reports, tmp_path / "none")
 
@@ -208,11 +208,11 @@ def test_variables_are_the_arguments_of_the_client():
 
 
 def test_cluster_without_workers_ends_the_run(scheduler, monkeypatch):
-    import recipes.cluster
-    from recipes.cluster import connect, on_cluster
-    from recipes.errors import PackError
+    import recipes.run.dask_cluster
+    from recipes.base.errors import PackError
+    from recipes.run.dask_cluster import connect, on_cluster
 
-    monkeypatch.setattr(recipes.cluster, "_WORKER_S", 1)
+    monkeypatch.setattr(recipes.run.dask_cluster, "_WORKER_S", 1)
     without = pytest.raises(PackError, match="the cluster has had no worker for 1 s")
     with connect({"scheduler_file": str(scheduler.address_file)}) as client, without:
         list(on_cluster(client, lambda task, reason: None, ["task"]))
@@ -223,7 +223,7 @@ def test_pack_that_goes_to_workers_is_the_pack_alone(tmp_path):
     import shutil
     import zipfile
 
-    from recipes.cluster import packed
+    from recipes.run.dask_cluster import packed
 
     root = tmp_path / "pack"
     for folder in ("recipes", *(name for name in os.listdir(ROOT) if name.startswith("llm_"))):

@@ -29,11 +29,11 @@ from llm_fleet.recipe import add_options, publish, settings
 from llm_fleet.settings import FleetSettings
 from llm_fleet.storage import Storage, open_storage, reason, without_secrets
 from llm_fleet.tables import EVENTS, tables_of_reports
-from recipes.errors import PackError
-from recipes.gpu_work import Span
-from recipes.local import find_exporter
-from recipes.report.inputs import find_inputs
-from recipes.run import Task, _analyse, load_recipe
+from recipes.base.errors import PackError
+from recipes.events.gpu_work import Span
+from recipes.run.inputs import find_inputs
+from recipes.run.local import find_exporter
+from recipes.run.run import Task, _analyse, load_recipe
 
 OLD = FIXTURES / "2023.4.4"
 RANKS = [OLD / f"tp_graph_rank{rank}.nsys-rep" for rank in (0, 1)]

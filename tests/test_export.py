@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from conftest import FIXTURES, ROOT
-from recipes.cache_folder import cache_root
-from recipes.errors import PackError
+from recipes.base.cache_folder import cache_root
+from recipes.base.errors import PackError
 from recipes.nsight.export import Exporter, content_digest, export
 from recipes.report import schema
 from recipes.report.report import open_export
@@ -198,7 +198,7 @@ def test_full_disk_is_told_and_leaves_nothing(report, exporter, fresh_cache):
     program = (
         "import resource, signal, sys\n"
         "from pathlib import Path\n"
-        "from recipes.errors import PackError\n"
+        "from recipes.base.errors import PackError\n"
         "from recipes.nsight.export import Exporter, export\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))\n"

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from recipes.errors import PackError
-from recipes.families import GROUPS, LONGEST, PACKAGED, TELLING, load_rules, plain
-from recipes.rule_index import RuleIndex, needed_words
+from recipes.base.errors import PackError
+from recipes.kernels.families import GROUPS, LONGEST, PACKAGED, TELLING, load_rules, plain
+from recipes.kernels.rule_index import RuleIndex, needed_words
 
 DATA = Path(__file__).parent / "data"
 COARSE = {"communication", "attention", "gemm", "norm/activation", "optimizer", "memory", "other"}

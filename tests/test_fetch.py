@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from recipes.errors import PackError
+from recipes.base.errors import PackError
 from recipes.nsight import debian, faults, fetch
 from recipes.nsight.locate import NAMED_BY, read_installation
 

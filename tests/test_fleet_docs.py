@@ -9,9 +9,9 @@ import subprocess
 import pytest
 
 from conftest import ROOT
-from recipes.modes import MODES
-from recipes.pack import recipe_names
-from recipes.run import add_options, load_recipe
+from recipes.base.pack import recipe_names
+from recipes.run.modes import MODES
+from recipes.run.run import add_options, load_recipe
 
 PAGE = (ROOT / "docs" / "fleet.md").read_text()
 

@@ -9,11 +9,11 @@ import json
 
 import pytest
 
-from llm_decode_floor.floor import Step, below_floor, floor_of, flop_utilisation
-from llm_decode_floor.flop import decode_flop, prefill_flop, train_flop, used_parameters
-from llm_decode_floor.model import load_model, opaque_model, parse_model
-from llm_decode_floor.model_bytes import Layout, read_bytes
-from recipes.errors import PackError
+from recipes.base.errors import PackError
+from recipes.models.decode_floor import Step, below_floor, floor_of, flop_utilisation
+from recipes.models.flop import decode_flop, prefill_flop, train_flop, used_parameters
+from recipes.models.model import load_model, opaque_model, parse_model
+from recipes.models.model_bytes import Layout, read_bytes
 from test_model_bytes import HELD_OUT, LLAMA
 
 H100 = 3.35e12

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from recipes.gpu_work import GRAPH, KERNEL, MEMCPY, MEMSET, Span, read_gpu_work
+from recipes.events.gpu_work import GRAPH, KERNEL, MEMCPY, MEMSET, Span, read_gpu_work
 from recipes.report.report import open_export
 
 P, Q = 100 << 24, 200 << 24

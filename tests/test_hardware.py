@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from recipes.errors import PackError
-from recipes.hardware import PEAKS, bandwidth, choose_gpu, find_gpu, gpus, is_slice
+from recipes.base.errors import PackError
+from recipes.kernels.hardware import PEAKS, bandwidth, choose_gpu, find_gpu, gpus, is_slice
 
 H200_REPORT = 4814304000000
 

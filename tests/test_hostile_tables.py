@@ -31,10 +31,10 @@ from generated import (
 )
 from invariants import Result, check_together, run_recipe, total
 from oracle import busy_ns
-from recipes.errors import PackError
-from recipes.gpu_work import read_gpu_work
-from recipes.memory import sums
-from recipes.pack import recipe_names
+from recipes.base.errors import PackError
+from recipes.base.memory import sums
+from recipes.base.pack import recipe_names
+from recipes.events.gpu_work import read_gpu_work
 from recipes.report import schema
 from recipes.report.report import LONGEST_NAME, open_export
 

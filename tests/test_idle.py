@@ -7,13 +7,13 @@ import pytest
 
 import oracle
 from conftest import FIXTURES, REPORTS
-from recipes.capture import LAUNCHES, read_capture
-from recipes.gpu_work import Span
-from recipes.host import HostActivity
-from recipes.idle import CAUSES, Gaps, find_gaps, split_by_cause
+from recipes.capture.capture import LAUNCHES, read_capture
+from recipes.events.gpu_work import Span
+from recipes.events.host_activity import HostActivity
+from recipes.events.idle import CAUSES, Gaps, find_gaps, split_by_cause
 from recipes.nsight.export import export
-from recipes.phases import load_phase_rules
 from recipes.report.report import open_export
+from recipes.steps.phases import load_phase_rules
 from test_gpu_work import KERNELS, P, operations
 from test_steps import CALLS
 
@@ -150,7 +150,7 @@ def test_gaps_at_the_seams_of_pieces(at_once, make_export, monkeypatch):
     # The first operation outlasts the next two, ends with the fourth, and a gap of 5 follows; then one of 10.
     times = (0, 100), (10, 20), (30, 90), (40, 100), (105, 110), (120, 130)
     path = make_export(**{KERNELS: operations(*((*time, 0, P) for time in times), demangledName=1, shortName=1)})
-    monkeypatch.setattr("recipes.idle._OPERATIONS_AT_ONCE", at_once)
+    monkeypatch.setattr("recipes.events.idle._OPERATIONS_AT_ONCE", at_once)
     gaps = idle(path)[1]
     assert gaps.start_ns.tolist() == [100, 110] and gaps.end_ns.tolist() == [105, 120]
     assert gaps.before.tolist() == [3, 4] and gaps.after.tolist() == [4, 5]

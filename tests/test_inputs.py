@@ -8,8 +8,8 @@ import shutil
 import pytest
 
 from conftest import FIXTURES
-from recipes.errors import PackError
-from recipes.report.inputs import find_inputs, open_input
+from recipes.base.errors import PackError
+from recipes.run.inputs import find_inputs, open_input
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from recipes import install
-from recipes.errors import PackError
-from recipes.pack import ROOT, recipe_names
+from recipes.base.errors import PackError
+from recipes.base.pack import ROOT, recipe_names
+from recipes.cli import install
 
 RECIPE = "llm_kernel_families"
 
@@ -93,7 +93,7 @@ def test_links_of_another_copy_are_ours(folder, tmp_path):
     other = tmp_path / "other-checkout"
     (other / RECIPE).mkdir(parents=True)
     (other / "recipes/nsight").mkdir(parents=True)
-    (other / "recipes/nsight/framework.py").write_text("")
+    (other / "recipes/run/framework.py").write_text("")
     (folder / RECIPE).symlink_to(other / RECIPE)
     assert any(line.startswith("removed") for line in install.uninstall(folder))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from recipes.errors import PackError
+from recipes.base.errors import PackError
 from recipes.nsight import faults, locate
 from recipes.nsight.installation import best_installation, find_installations, problems, search, why_none
 from recipes.nsight.locate import NAMED_BY, ask_wrapper, named_by_user, parse_version, read_installation

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from recipes import intervals
+from recipes.base import intervals
 
 
 def arrays(*pairs):

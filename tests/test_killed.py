@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from conftest import FIXTURES, ROOT, pack
-from recipes.pack import recipe_names
-from recipes.run import load_recipe
-from recipes.tables import FILES
+from recipes.base.pack import recipe_names
+from recipes.base.tables import FILES
+from recipes.run.run import load_recipe
 from test_mutated_reports import digest
 
 REPORTS = [FIXTURES / "2023.4.4" / f"tp_slow_rank{rank}.nsys-rep" for rank in (0, 1)]

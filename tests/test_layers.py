@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from recipes.capture import LAYERS
-from recipes.layers import _used
+from recipes.capture.capture import LAYERS
+from recipes.steps.layers import _used
 from test_gpu_work import KERNELS, P
 from test_steps import CALLS, MAIN, calls, kernels, newest, ranges, read
 

@@ -18,16 +18,16 @@ import pytest
 from conftest import FIXTURES, REPORTS, nsight, pack
 from llm_capture_check.analysis import Settings, analyse
 from llm_capture_check.recipe import NEEDS
-from llm_capture_check.together import combine
-from llm_capture_check.unsteady import _change
-from recipes.capture import read_capture
-from recipes.checks.diagnostics import judged
-from recipes.checks.finding import SEVERITIES
-from recipes.checks.remedies import remedies
-from recipes.gpu_work import Span
-from recipes.phases import load_phase_rules
+from llm_capture_check.report_set import combine
+from recipes.base.tables import FILES
+from recipes.capture.capture import read_capture
+from recipes.events.gpu_work import Span
+from recipes.findings.diagnostics import judged
+from recipes.findings.finding import SEVERITIES
+from recipes.findings.remedies import remedies
+from recipes.findings.unsteady import _change
 from recipes.report.report import open_export
-from recipes.tables import FILES
+from recipes.steps.phases import load_phase_rules
 from test_gpu_work import KERNELS, P, Q
 
 RULES = load_phase_rules()

@@ -12,14 +12,14 @@ import pytest
 from conftest import FIXTURES, REPORTS, pack
 from llm_decode_floor import recipe as floor_recipe
 from llm_decode_floor.analysis import BETWEEN_STEPS, Settings, analyse
-from llm_decode_floor.floors import FloorSettings
-from llm_decode_floor.model import load_model, opaque_model
+from llm_decode_floor.phase_floors import FloorSettings
 from llm_decode_floor.recipe import NEEDS
-from recipes.capture import read_capture
-from recipes.gpu_work import Span
+from recipes.capture.capture import read_capture
+from recipes.events.gpu_work import Span
+from recipes.models.model import load_model, opaque_model
 from recipes.nsight.export import export
-from recipes.phases import load_phase_rules
 from recipes.report.report import open_export
+from recipes.steps.phases import load_phase_rules
 from test_gpu_work import KERNELS, P
 from test_steps import CALLS, MAIN, newest, ranges
 

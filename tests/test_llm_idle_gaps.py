@@ -19,12 +19,12 @@ from llm_idle_gaps.launch_statistics import launch_statistics
 from llm_idle_gaps.recipe import NEEDS
 from llm_idle_gaps.tables import BETWEEN_STEPS, GAPS, TABLES
 from llm_idle_gaps.tally import EDGES_NS
-from recipes.capture import read_capture
-from recipes.gpu_work import Span
-from recipes.idle import CAUSES
+from recipes.capture.capture import read_capture
+from recipes.events.gpu_work import Span
+from recipes.events.idle import CAUSES
 from recipes.nsight.export import export
-from recipes.phases import load_phase_rules
 from recipes.report.report import open_export
+from recipes.steps.phases import load_phase_rules
 from test_gpu_work import COPIES, GRAPHS, KERNELS, P, operations
 from test_steps import CALLS, MAIN, newest, ranges
 

@@ -15,12 +15,12 @@ import oracle
 from conftest import FIXTURES, REPORTS, nsight
 from llm_kernel_families.analysis import FAMILIES, Settings, analyse
 from llm_kernel_families.analysis import _by_name as statistics_by_name
-from recipes.capture import read_capture
-from recipes.families import GROUPS, load_rules
-from recipes.gpu_work import Span, read_gpu_work
+from recipes.capture.capture import read_capture
+from recipes.events.gpu_work import Span, read_gpu_work
+from recipes.kernels.families import GROUPS, load_rules
 from recipes.nsight.export import export
-from recipes.phases import load_phase_rules
 from recipes.report.report import open_export
+from recipes.steps.phases import load_phase_rules
 from test_gpu_work import COPIES, GRAPHS, KERNELS, SETS, P, devices, operations
 
 

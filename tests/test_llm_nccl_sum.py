@@ -17,20 +17,20 @@ import pytest
 import oracle
 from conftest import REPORTS, pack
 from llm_nccl_sum.analysis import Settings, analyse
-from llm_nccl_sum.bandwidth import bus_factor, whole_message
 from llm_nccl_sum.combined import _sizes, combine
-from llm_nccl_sum.kernel_names import Kind, kind_of
-from llm_nccl_sum.matching import match_sets, rank_sets, told_by_all
-from llm_nccl_sum.payloads import _decoded, _with_groups
 from llm_nccl_sum.recipe import NEEDS
 from llm_nccl_sum.tables import COMMUNICATION
-from llm_nccl_sum.verdicts import blame, is_enough, judge
-from recipes.capture import read_capture
-from recipes.families import load_rules
-from recipes.gpu_work import Span
-from recipes.phases import load_phase_rules
-from recipes.ranges import Payloads
+from recipes.capture.capture import read_capture
+from recipes.collectives.bandwidth import bus_factor, whole_message
+from recipes.collectives.kernel_names import Kind, kind_of
+from recipes.collectives.matching import match_sets, rank_sets, told_by_all
+from recipes.collectives.payloads import _decoded, _with_groups
+from recipes.collectives.verdicts import blame, is_enough, judge
+from recipes.events.gpu_work import Span
+from recipes.kernels.families import load_rules
 from recipes.report.report import open_export
+from recipes.steps.phases import load_phase_rules
+from recipes.steps.ranges import Payloads
 from test_gpu_work import COPIES, KERNELS, P
 from test_llm_idle_gaps import calls, kernels
 from test_steps import CALLS, MAIN, newest

@@ -18,16 +18,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from conftest import FIXTURES, ROOT, pack
-from recipes import gather, local, run
-from recipes.errors import PackError
-from recipes.gpu_work import Span
-from recipes.report.inputs import find_inputs
+from recipes.base.errors import PackError
+from recipes.base.tables import Column, Table
+from recipes.base.terminal import progress_text
+from recipes.events.gpu_work import Span
 from recipes.report.report import Report
 from recipes.report.sources import ParquetFolder, SqliteFile
-from recipes.spill import Spill, spill_in
-from recipes.tables import Column, Table
-from recipes.terminal import progress_text
-from recipes.workers import in_processes, one_by_one
+from recipes.run.inputs import find_inputs
+from recipes.run.run import local, run
+from recipes.run.run import outcomes as gather
+from recipes.run.spill import Spill, spill_in
+from recipes.run.worker_processes import in_processes, one_by_one
 
 COUNT = 200
 

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from llm_decode_floor.model import load_model, opaque_model, parse_model
-from llm_decode_floor.model_bytes import Layout, checkpoint_bytes, kv_bytes, read_bytes, total_parameters
-from llm_decode_floor.quantization import dtype_bytes
-from recipes.errors import PackError
+from recipes.base.errors import PackError
+from recipes.models.model import load_model, opaque_model, parse_model
+from recipes.models.model_bytes import Layout, checkpoint_bytes, kv_bytes, read_bytes, total_parameters
+from recipes.models.quantization import dtype_bytes
 from test_model_bytes import HELD_OUT, LLAMA
 
 

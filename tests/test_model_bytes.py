@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from llm_decode_floor.architectures import FAMILIES
-from llm_decode_floor.layer_kinds import SLIDING
-from llm_decode_floor.model import load_model, parse_model
-from llm_decode_floor.model_bytes import (
+from recipes.base.errors import PackError
+from recipes.models.architectures import FAMILIES
+from recipes.models.config_file import preset_names
+from recipes.models.layer_kinds import SLIDING
+from recipes.models.model import load_model, parse_model
+from recipes.models.model_bytes import (
     Layout,
     check_layout,
     distinct_experts,
@@ -22,9 +24,7 @@ from llm_decode_floor.model_bytes import (
     state_bytes,
     total_parameters,
 )
-from llm_decode_floor.quantization import fp8_block
-from recipes.errors import PackError
-from recipes.model_config import preset_names
+from recipes.models.quantization import fp8_block
 
 DATA = Path(__file__).parent / "data"
 

@@ -17,8 +17,8 @@ from conftest import FIXTURES, pack
 from generated import COLUMNS
 from invariants import check_line, run_recipe
 from mutations import spoil_bytes, spoil_parquet, spoil_sqlite
+from recipes.base.pack import recipe_names
 from recipes.nsight.export import export
-from recipes.pack import recipe_names
 
 REPORT = FIXTURES / "2023.4.4" / "tp_slow_rank0.nsys-rep"
 REPORTS, SQLITES, PARQUETS = 40, 80, 80

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from conftest import FIXTURES, pack
-from recipes.notebook import render
+from recipes.run.notebook import render
 
 TEMPLATE = """\"\"\"A template.\"\"\"
 

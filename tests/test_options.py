@@ -8,8 +8,8 @@ import socket
 
 import pytest
 
-from recipes.gpu_work import Span
-from recipes.options import add_common_options, expand_output_name, span_of
+from recipes.events.gpu_work import Span
+from recipes.run.options import add_common_options, expand_output_name, span_of
 
 
 def parse(*arguments):

@@ -9,9 +9,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from recipes.errors import PackError
-from recipes.outputs import choose_folder, output_folder, write_outputs
-from recipes.tables import Column, Table
+from recipes.base.errors import PackError
+from recipes.base.tables import Column, Table
+from recipes.run.outputs import choose_folder, output_folder, write_outputs
 
 TABLE = Table(
     "things", "one thing", (Column("name", "string", "its name"), Column("time_ns", "int64", "its time")),

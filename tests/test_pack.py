@@ -11,46 +11,17 @@ from pathlib import Path
 import pytest
 
 from conftest import ROOT, pack
-from recipes.pack import describe, recipe_names
-from recipes.run import add_options, load_recipe
-from recipes.tables import FILES
+from recipes.base.pack import describe, recipe_names
+from recipes.base.tables import FILES
+from recipes.run.run import add_options, load_recipe
 
 SOURCES = sorted([*ROOT.glob("recipes/**/*.py"), *ROOT.glob("llm_*/*.py")])
 
-# From the bottom up; a module imports from its own layer or those above it in this list.
-LAYERS = (
-    (
-        "errors",
-        "__init__",
-        "units",
-        "text_table",
-        "terminal",
-        "intervals",
-        "cache_folder",
-        "pack",
-        "memory",
-        "workers",
-        "spill",
-    ),
-    ("cluster",),
-    ("modes",),
-    ("tables", "hardware", "rule_index", "rule_file", "families", "notebook", "model_config"),
-    ("report", "nsight", "advice"),
-    ("devices", "phases", "timeline"),
-    ("gpu_work", "ranges"),
-    ("steps", "launches", "work_families", "host", "graph_captures"),
-    ("attribution", "projection", "idle", "layers"),
-    ("inference",),
-    ("capture",),
-    ("edges",),
-    ("checks",),
-    ("quality", "options", "outputs", "gather"),
-    ("run",),
-    ("local", "remote", "classify", "check", "install", "capture_command"),
-    ("__main__",),
-)
-# The one module that stands above the runner though it lies in nsight/: it is the framework's side of it.
-ABOVE = {"recipes.nsight.framework"}
+# From the bottom up: a module imports from its own package or from those before it.
+PACKAGES = (
+    "base", "report", "nsight", "engines", "events", "steps", "kernels", "models", "capture", "collectives", "findings",
+    "run", "cli",
+)  # fmt: skip
 
 
 def module_name(path: Path) -> str:
@@ -73,24 +44,40 @@ def imports(path: Path) -> set[str]:
     return found
 
 
-def layer(module: str) -> int:
-    part = module.split(".")[1] if "." in module else "__init__"
-    return next(number for number, names in enumerate(LAYERS) if part in names)
+def upward(module: str, imported: set[str]) -> set[str]:
+    """Of the modules that a module imports, those of packages above its own."""
+
+    def level(name: str) -> int:
+        package = name.split(".")[1]
+        return PACKAGES.index(package) if name.startswith("recipes.") and package != "__main__" else len(PACKAGES)
+
+    used = {name for name in imported if name.startswith("recipes.")}
+    return {name for name in used if level(name) > level(module)}
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=module_name)
 def test_imports_go_downwards(path):
     module = module_name(path)
-    used = {name for name in imports(path) if name.split(".")[0] == "recipes" and name.count(".")}
-    if module.startswith("recipes.") and module not in ABOVE:
-        assert {name for name in used if layer(name) > layer(module)} == set()
+    # `recipes` alone is the version, which anything may import.
+    assert module == "recipes.__init__" or upward(module, imports(path)) == set()
     others = {name for name in imports(path) if name.startswith("llm_")}
     assert {name.split(".")[0] for name in others} <= {module.split(".")[0]}
 
 
+def test_packages_are_those_of_the_list():
+    assert {path.parent.name for path in ROOT.glob("recipes/*/__init__.py")} == set(PACKAGES)
+    assert {path.name for path in ROOT.glob("recipes/*.py")} == {"__init__.py", "__main__.py"}
+
+
+def test_an_import_upwards_is_seen():
+    assert upward("recipes.base.units", {"recipes.run.run", "recipes.base.errors", "json"}) == {"recipes.run.run"}
+    assert upward("recipes.report.facts", {"recipes.nsight.export"}) == {"recipes.nsight.export"}
+    assert upward("recipes.cli.install", {"recipes.run.run"}) == set()
+
+
 def test_only_the_framework_module_imports_nsys_recipe():
     users = {module_name(path) for path in SOURCES if any(name.startswith("nsys_recipe") for name in imports(path))}
-    assert users == {"recipes.nsight.framework"}
+    assert users == {"recipes.run.framework"}
 
 
 def test_run_time_needs_four_packages_only():

@@ -6,8 +6,8 @@ import csv
 
 import pytest
 
-from recipes.errors import PackError
-from recipes.phases import PACKAGED, USER_RULE, Meaning, load_phase_rules
+from recipes.base.errors import PackError
+from recipes.steps.phases import PACKAGED, USER_RULE, Meaning, load_phase_rules
 
 RULES = load_phase_rules()
 LINES = [line for line in PACKAGED.read_text().splitlines() if not line.startswith("#")]

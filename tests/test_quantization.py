@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from llm_decode_floor.model import load_model, parse_model
-from llm_decode_floor.model_bytes import checkpoint_bytes, kv_bytes
-from llm_decode_floor.quantization import NVFP4, Format, fp8_block, integer_groups
-from llm_decode_floor.weights import weights_of
+from recipes.models.model import load_model, parse_model
+from recipes.models.model_bytes import checkpoint_bytes, kv_bytes
+from recipes.models.quantization import NVFP4, Format, fp8_block, integer_groups
+from recipes.models.weights import weights_of
 from test_model_bytes import LLAMA, held_out
 
 

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from conftest import FIXTURES
-from recipes.errors import PackError
+from recipes.base.errors import PackError
 from recipes.nsight.export import export
 from recipes.report import schema
 from recipes.report.report import open_export

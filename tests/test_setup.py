@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from recipes.errors import PackError
-from recipes.pack import recipe_names
+from recipes.base.errors import PackError
+from recipes.base.pack import recipe_names
 
 ROOT = Path(__file__).parents[1]
 SETUP = ROOT / "setup"
@@ -135,7 +135,8 @@ def test_layers_name_files_that_exist():
 
 
 def test_setup_needs_the_standard_library_only():
-    code = "import sys; sys.path.insert(0, 'setup'); import environment, demo, run_tests; import recipes.check"
+    code = "import sys; sys.path.insert(0, 'setup'); import environment, demo, run_tests; "
+    code += "import recipes.cli.machine_check"
     subprocess.run(
         [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, '.'); {code}"], cwd=ROOT, check=True
     )

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from conftest import FIXTURES, REPORTS, nsight
-from recipes.attribution import NO_LAUNCH, OUTSIDE
-from recipes.capture import ALL, read_capture
-from recipes.edges import edge_steps
-from recipes.gpu_work import Span
-from recipes.phases import load_phase_rules
-from recipes.projection import NONE, project
+from recipes.capture.capture import ALL, read_capture
+from recipes.capture.edges import edge_steps
+from recipes.events.gpu_work import Span
 from recipes.report.report import open_export
+from recipes.steps.attribution import NO_LAUNCH, OUTSIDE
+from recipes.steps.phases import load_phase_rules
+from recipes.steps.projection import NONE, project
 from test_gpu_work import KERNELS, P, Q, operations
 
 RULES = load_phase_rules()
@@ -154,8 +154,8 @@ def test_steps_are_inferred_without_ranges(sqlite_of):
 
 @pytest.mark.parametrize("name", ["decode_eager", "decode_graph"])
 def test_inferred_steps_are_those_of_the_ranges(name, exporter):
-    from recipes.inference import infer_steps
     from recipes.nsight.export import export
+    from recipes.steps.inference import infer_steps
 
     capture = read(export(FIXTURES / f"{name}.nsys-rep", exporter))
     steps, attribution = infer_steps(capture.report, capture.work)

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from conftest import FIXTURES, ROOT
-from recipes.terminal import plain, progress
+from recipes.base.terminal import plain, progress
 
 
 def test_control_characters_are_written_out():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from recipes.timeline import Lookup
+from recipes.base.interval_lookup import Lookup
 
 
 def open_at(group, start_ns, end_ns, wanted, time_ns):

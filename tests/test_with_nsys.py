@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from conftest import FIXTURES, ROOT, nsight, pack
-from recipes.pack import recipe_names
+from recipes.base.pack import recipe_names
 
 EAGER, GRAPH = FIXTURES / "decode_eager.nsys-rep", FIXTURES / "decode_graph.nsys-rep"
 

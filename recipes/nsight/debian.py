@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from recipes.errors import PackError
+from recipes.base.errors import PackError
 from recipes.nsight.locate import run_quietly
 
 UPDATE_TIMEOUT_S = 600

@@ -25,8 +25,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from recipes.cache_folder import cache_root
-from recipes.errors import PackError
+from recipes.base.cache_folder import cache_root
+from recipes.base.errors import PackError
 from recipes.report import schema
 
 #: The tables that every Nsight version writes; an export without them is not whole.

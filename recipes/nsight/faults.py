@@ -8,7 +8,7 @@ from ctypes.util import find_library
 from dataclasses import dataclass
 from pathlib import Path
 
-from recipes.errors import PackError
+from recipes.base.errors import PackError
 from recipes.nsight.locate import FIRST_WITH_RECIPES, HOW_TO_GET, Installation, run_quietly
 
 STATS_MODULES = ("nsysstats.py", "gpustats.py")

@@ -18,8 +18,8 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from recipes.cache_folder import cache_root
-from recipes.errors import PackError
+from recipes.base.cache_folder import cache_root
+from recipes.base.errors import PackError
 from recipes.nsight import debian, faults
 from recipes.nsight.installation import best_of, named, search, why_none
 from recipes.nsight.locate import FIRST_WITH_RECIPES, Installation, own_folder, read_installation

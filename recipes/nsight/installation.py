@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from recipes.errors import PackError
+from recipes.base.errors import PackError
 from recipes.nsight.faults import Problem, blocking, mend, problems
 from recipes.nsight.locate import HOW_TO_GET, NAMED_BY, Broken, Installation, Search, search
 

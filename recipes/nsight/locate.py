@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from recipes.cache_folder import cache_root
-from recipes.errors import PackError
+from recipes.base.cache_folder import cache_root
+from recipes.base.errors import PackError
 
 NAMED_BY = "NSYS_LLM_RECIPES_NSYS"
 FIRST_WITH_RECIPES = (2023, 1)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from recipes.errors import PackError
+from recipes.base.errors import PackError
 from recipes.nsight.locate import Installation, run_quietly
 
 NEEDED = ("numpy", "pandas", "pyarrow", "psutil")

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recipes.errors import PackError
+from recipes.base.errors import PackError
 from recipes.report import schema
 from recipes.report.schema import SourceColumn, SourceTable
 from recipes.report.sources import ParquetFolder, Source, SqliteFile

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from recipes.cache_folder import cache_root
+from recipes.base.cache_folder import cache_root
 
 REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
 EXPORT_SUFFIXES = (".sqlite", "_pqtdir")

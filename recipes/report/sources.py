@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from recipes.errors import PackError
+from recipes.base.errors import PackError
 
 _BATCH_ROWS = 1 << 18
 _MANY_GROUPS = 100

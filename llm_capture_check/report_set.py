@@ -1,0 +1,157 @@
+"""Do the reports of a run belong together? Findings about all of them, and about inputs that could not be read."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+
+import pyarrow as pa
+
+from llm_capture_check.tables import FINDINGS
+from recipes.base.units import format_ns
+from recipes.findings.finding import ERROR, INFO, WARN, Finding
+from recipes.findings.remedies import remedy
+
+#: Files that were copied together may differ in time by so much.
+_COPIED_S = 60
+#: Windows of one job differ in length by this factor at most.
+_LENGTHS = 1.5
+_SHOWN = 5
+_REPORTS, _EXPORTS = (".nsys-rep", ".qdrep"), (".sqlite", "_pqtdir")
+
+Row = dict
+#: Findings with the report each is about, None for all of them.
+Placed = Iterator[tuple[str | None, Finding]]
+
+
+def combine(tables: dict[str, pa.Table], files: pa.Table, settings: object) -> dict[str, pa.Table]:
+    """The findings of all reports, with those of the inputs and of the reports as a set."""
+    inputs = files.to_pylist()
+    captures = [row for row in tables["captures"].to_pylist() if row["operations"]]
+    of_file = {row["report"]: row for row in inputs}
+    captures = [{**of_file[row["report"]], **row} for row in captures]
+    found = [*_inputs(inputs), *_same_twice(captures), *_as_a_set(_first_of_each(captures))]
+    added = {"report": [report for report, _ in found]}
+    added |= {name: [getattr(finding, name) for _, finding in found] for name in FINDINGS.names[1:]}
+    return {FINDINGS.name: pa.concat_tables([tables[FINDINGS.name], FINDINGS.build(added)])}
+
+
+def _found(check: str, severity: str, message: str, evidence: str = "") -> Finding:
+    return Finding(check, severity, message, evidence, remedy(check))
+
+
+def _inputs(inputs: Sequence[Row]) -> Placed:
+    for row in inputs:
+        if row["status"] == "unreadable":
+            # The message says what to do.
+            yield row["report"], Finding("unreadable", ERROR, row["message"], "")
+        path = Path(row["path"])
+        for older, newer in _stale(path):
+            # This run read the report itself, or the export that is old.
+            severity = WARN if path.name == older else INFO
+            message = f"{older} is older than {newer}: tools that read it may show another capture"
+            yield row["report"], _found("stale_export", severity, message, "by their times of change")
+
+
+def _stale(path: Path) -> Iterator[tuple[str, str]]:
+    """Names of an export and of the report beside it that is newer."""
+    for suffix in (*_REPORTS, *_EXPORTS):
+        if path.name.endswith(suffix):
+            stem, others = path.name[: -len(suffix)], _EXPORTS if suffix in _REPORTS else _REPORTS
+            beside = [path.with_name(stem + other) for other in others]
+            pairs = [(one, path) if suffix in _REPORTS else (path, one) for one in beside]
+            yield from ((old.name, new.name) for old, new in pairs if _older(old, new))
+
+
+def _older(export: Path, report: Path) -> bool:
+    try:
+        return export.stat().st_mtime < report.stat().st_mtime - _COPIED_S
+    except OSError:
+        return False
+
+
+def _same_twice(captures: Sequence[Row]) -> Placed:
+    """The same capture under two names."""
+    for reports in _alike(captures, "session", "begin_utc_ns", "end_utc_ns", "pids", "operations"):
+        if len(reports) > 1 and (reports[0]["session"] or reports[0]["begin_utc_ns"] is not None):
+            message = f"the same capture is given {len(reports)} times, and its numbers count as often"
+            yield None, _found("duplicate_report", WARN, message, _listed([row["report"] for row in reports]))
+
+
+def _first_of_each(captures: Sequence[Row]) -> list[Row]:
+    """One report of each capture, and of each series of windows that one Nsight recorded of a rank."""
+    known = [rows for rows in _alike(captures, "session", "rank") if rows[0]["session"]]
+    return [*(rows[0] for rows in known), *(row for row in captures if not row["session"])]
+
+
+def _alike(captures: Sequence[Row], *columns: str) -> list[list[Row]]:
+    """The reports that have the same values in some columns, together."""
+    same = defaultdict(list)
+    for row in captures:
+        same[tuple(row[column] for column in columns)].append(row)
+    return list(same.values())
+
+
+def _as_a_set(captures: Sequence[Row]) -> Placed:
+    """Reports with ranks are taken for one job."""
+    ranked = [row for row in captures if row["rank"] is not None]
+    if len(ranked) < 2:
+        # One rank alone is mostly meant so.
+        return
+    counts = Counter(row["rank"] for row in ranked)
+    twice = sorted(rank for rank, count in counts.items() if count > 1)
+    if twice:
+        reports = [row["report"] for row in ranked if row["rank"] == twice[0]]
+        message = f"rank {twice[0]} is given by {len(reports)} reports: they are not of one run"
+        yield None, _found("duplicate_rank", WARN, message, _listed(reports))
+        return
+    told = max((row["world_size"] or 0 for row in ranked), default=0)
+    size = max(told, max(counts) + 1)
+    absent = size - len(counts)
+    if absent:
+        missing = islice((rank for rank in range(size) if rank not in counts), _SHOWN)
+        ranks = ", ".join(map(str, missing)) + (", ..." if absent > _SHOWN else "")
+        # More missing than there are have been left out on purpose.
+        severity = WARN if absent <= len(counts) else INFO
+        size_told = f"{size}" if told >= size else f"at least {size}"
+        yield (
+            None,
+            _found("missing_rank", severity, "reports of ranks are missing", f"{absent} of {size_told}: {ranks}"),
+        )
+    yield from _unlike(ranked, "gpu_name", "other_gpu", WARN, "ranks ran on different GPUs")
+    yield from _unlike(ranked, "nsys_version", "other_version", INFO, "reports were exported by different versions")
+    yield from _windows(ranked)
+
+
+def _unlike(ranked: Sequence[Row], column: str, check: str, severity: str, message: str) -> Placed:
+    values = Counter(row[column] or "unknown" for row in ranked)
+    if len(values) > 1:
+        told = ", ".join(f"{value} ({count})" for value, count in values.most_common(_SHOWN))
+        yield None, _found(check, severity, message, told)
+
+
+def _windows(ranked: Sequence[Row]) -> Placed:
+    placed = [row for row in ranked if row["begin_utc_ns"] is not None]
+    if len(placed) > 1:
+        last = max(placed, key=lambda row: row["begin_utc_ns"])
+        first = min(placed, key=lambda row: row["end_utc_ns"])
+        apart_ns = last["begin_utc_ns"] - first["end_utc_ns"]
+        if apart_ns > 0:
+            evidence = f"rank {last['rank']} begins {format_ns(apart_ns)} after rank {first['rank']} ended"
+            yield None, _found("other_window", WARN, "the windows do not overlap in time", evidence)
+            return
+    longest = max(ranked, key=lambda row: row["window_ns"])
+    shortest = min(ranked, key=lambda row: row["window_ns"])
+    if longest["window_ns"] > _LENGTHS * shortest["window_ns"]:
+        evidence = (
+            f"rank {longest['rank']} {format_ns(longest['window_ns'])}, rank {shortest['rank']} "
+            f"{format_ns(shortest['window_ns'])}"
+        )
+        yield None, _found("other_window", WARN, "the windows are of different lengths", evidence)
+
+
+def _listed(reports: Sequence[str]) -> str:
+    more = f" and {len(reports) - _SHOWN} more" if len(reports) > _SHOWN else ""
+    return ", ".join(reports[:_SHOWN]) + more

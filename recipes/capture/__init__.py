@@ -1,0 +1,1 @@
+"""A report as all recipes see it."""

@@ -1,0 +1,44 @@
+"""Who took part: the devices of all reports, each with the number that stands for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from recipes.base.errors import PackError
+
+
+@dataclass(frozen=True)
+class Participants:
+    """One row a device with communication, in order of rank: report, device, rank. `known` says that ranks are those of
+    the job, not places; `sources` how they are known."""
+
+    rows: pd.DataFrame
+    known: bool
+    sources: str
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def find_participants(communication: pd.DataFrame, files: pd.DataFrame) -> Participants:
+    """The devices that communicate. PackError when two reports claim one rank."""
+    rows = communication[["report", "device", "rank"]].drop_duplicates().sort_values(["report", "device"])
+    rows = rows.astype({"report": str}).reset_index(drop=True)
+    alone = rows.groupby("report")["device"].transform("size") == 1
+    named = rows[alone & rows["rank"].notna()]
+    twice = named[named["rank"].duplicated(keep=False)]
+    if len(twice):
+        names = ", ".join(twice.sort_values("rank")["report"].head(4))
+        rank = int(twice["rank"].min())
+        raise PackError(
+            f"rank {rank} is that of several reports ({names}): two runs, or one report twice; give those of one run, "
+            "or their ranks with --rank-map"
+        )
+    if len(rows) and len(named) == len(rows):
+        rows = rows.sort_values("rank").astype({"rank": "int64"}).reset_index(drop=True)
+        sources = sorted(set(files.loc[files["report"].isin(rows["report"]), "rank_source"].dropna()))
+        return Participants(rows, True, ", ".join(sources))
+    rows["rank"] = range(len(rows))
+    return Participants(rows, False, "order of reports and devices")

@@ -1,0 +1,223 @@
+"""The command that captures an engine's steady steps, as words and as text for a shell.
+
+command = command_for("vllm", steps=10)
+command.text()          the command, ready to be pasted
+window_code("vllm")     how the window is opened
+ranges_text("vllm")     how steps get their names
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from recipes.base.errors import PackError
+from recipes.engines.engines import Engine, code_of, engine_of, filled, launchers, values
+from recipes.engines.nsight_flags import Flag, Nsight, flags, newest_nsight
+from recipes.engines.placement import inside, launcher_in, ranks_in, split
+
+STEPS = 10
+_PATTERN = re.compile(r"%(?:q\{[^}]*\}|[hpn])")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be captured, and how. `first` 0 and an empty launcher, output or program are the engine's own."""
+
+    ranks: int = 1
+    steps: int = STEPS
+    first: int = 0
+    launcher: str = ""
+    one_report: bool = False
+    output: str = ""
+    program: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command in its parts, what each flag does, and the flags that the nsys lacks."""
+
+    engine: Engine
+    request: Request  # with everything filled in
+    nsight: Nsight
+    environment: tuple[tuple[str, str, str], ...]
+    before: tuple[str, ...]
+    nsys: tuple[str, ...]
+    program: tuple[str, ...]
+    flags: tuple[Flag, ...]
+    missing: tuple[Flag, ...]
+    given: tuple[tuple[str, ...], ...]  # the engine's arguments that the user's command sets itself, as we would
+    output: str  # the report's name, with the patterns that nsys fills in
+
+    @property
+    def reports(self) -> str:
+        """The reports as a shell takes them: behind `--input`, for example."""
+        parts = _PATTERN.split(self.output.removesuffix(".nsys-rep") + ".nsys-rep")
+        return "*".join(shlex.quote(part) if part else "" for part in parts)
+
+    def lines(self) -> list[str]:
+        """The command, a flag a line."""
+        assignments = [f"{name}={shlex.quote(value)}" for name, value, _ in self.environment]
+        around = [shlex.join(self.before)] if self.before else []
+        nsys = [shlex.join(self.nsys[:2]), *map(_quoted, self.nsys[2:])]
+        return [*assignments, *around, *nsys, shlex.join(self.program)]
+
+    def text(self) -> str:
+        """The command over several lines, to be pasted into a shell."""
+        return " \\\n    ".join(self.lines())
+
+    def one_line(self) -> str:
+        """The same in one line."""
+        return " ".join(self.lines())
+
+
+def command_for(engine: str, nsight: Nsight | None = None, request: Request | None = None, **wishes) -> Command:
+    """The command for an engine, with only flags that the nsys has (by default the newest known).
+
+    Wishes are fields of Request. PackError when they do not fit the engine.
+    """
+    chosen, nsight = engine_of(engine), nsight or newest_nsight()
+    wanted = _completed(chosen, replace(request or Request(), **wishes))
+    known = values(chosen, wanted.steps, wanted.first, wanted.ranks)
+    environment = tuple((name, filled(value, known), filled(why, known)) for name, value, why in chosen.environment)
+    before, program = _around(chosen, wanted, known)
+    variable = "" if wanted.one_report else launchers()[wanted.launcher].rank_variable
+    # One's own %q{...} tells ranks apart already.
+    output = f"{wanted.output}_rank%q{{{variable}}}" if variable and "%q{" not in wanted.output else wanted.output
+    having, missing = _flags(chosen, nsight)
+    words = [f"{flag.name}={output}" if flag.name == "--output" else flag.word for flag in having]
+    return Command(
+        engine=chosen,
+        request=wanted,
+        nsight=nsight,
+        environment=environment,
+        before=before,
+        nsys=(nsight.executable, "profile", *words),
+        program=program,
+        flags=having,
+        missing=missing,
+        given=tuple(_filled_argument(one, known) for one in chosen.arguments if _gives(wanted.program, one)),
+        output=output,
+    )
+
+
+def window_code(engine: str, steps: int = STEPS, first: int = 0, ranks: int = 1) -> str:
+    """The code that opens and closes the window; empty when the command alone does it."""
+    return _code(engine, "window", steps, first, ranks)
+
+
+def window_text(engine: str, steps: int = STEPS, first: int = 0, ranks: int = 1) -> str:
+    """How the window is opened, in words."""
+    chosen = engine_of(engine)
+    return filled(chosen.window.how, values(chosen, steps, first or chosen.first, ranks))
+
+
+def ranges_code(engine: str) -> str:
+    """The code that names steps; empty when the engine does, or when the window's code has it."""
+    return _code(engine, "ranges", STEPS, 0, 1)
+
+
+def ranges_text(engine: str) -> str:
+    """How steps get their names, in words."""
+    return engine_of(engine).ranges.how
+
+
+def _code(engine: str, part: str, steps: int, first: int, ranks: int) -> str:
+    chosen = engine_of(engine)
+    text = code_of(getattr(chosen, part).code)
+    return filled(text, values(chosen, steps, first or chosen.first, ranks))
+
+
+def _completed(engine: Engine, wanted: Request) -> Request:
+    """The request with the engine's own ways filled in, checked."""
+    if wanted.first and not engine.names_first:
+        raise PackError(f"--first means nothing for a {engine.title}: its window opens when it is asked to")
+    named = launcher_in(wanted.program)
+    ranks = wanted.ranks if wanted.ranks > 1 else ranks_in(wanted.program) or _several(engine, wanted)
+    launcher = wanted.launcher or named or (engine.launchers[0] if ranks > 1 else "none")
+    if launcher not in launchers():
+        raise PackError(f"no launcher {launcher!r}; there are {', '.join(launchers())}")
+    if launcher not in engine.launchers:
+        raise PackError(
+            f"{engine.title} is not started by {launcher} here: {_ways(engine)}; give its command alone after --"
+        )
+    if wanted.one_report and launcher == "slurm":
+        raise PackError("srun starts its ranks outside of nsys: one report cannot hold them; leave --one-report out")
+    output = wanted.output or engine.name
+    return replace(wanted, ranks=ranks, launcher=launcher, first=wanted.first or engine.first, output=output)
+
+
+def _several(engine: Engine, wanted: Request) -> int:
+    """A number of ranks for a launcher that tells none: any above 1, where it is not written anywhere."""
+    if any("$rank_list" in argument for argument in engine.arguments):
+        raise PackError(f"cannot tell the number of ranks in {shlex.join(wanted.program)!r}: give it as --ranks N")
+    return 2
+
+
+def _ways(engine: Engine) -> str:
+    if engine.launchers == ("none",):
+        return "one command starts all its ranks"
+    return "by " + ", ".join(engine.launchers)
+
+
+def _quoted(flag: str) -> str:
+    name, _, value = flag.partition("=")
+    return f"{name}={shlex.quote(value)}"
+
+
+def _around(engine: Engine, wanted: Request, known: dict[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The words before nsys, and the program behind its flags."""
+    own = wanted.program or _own_program(engine, wanted, known)
+    before: tuple[str, ...] = ()
+    if launcher_in(own):
+        # With one report the launcher starts inside nsys, as it stands.
+        before, own = ((), own) if wanted.one_report else split(own)
+    elif wanted.launcher != "none":
+        before = _launch(engine, wanted, known)
+        before, own = ((), inside(before, own)) if wanted.one_report else (before, own)
+    return before, (*own, *_arguments(engine, own, known))
+
+
+def _own_program(engine: Engine, wanted: Request, known: dict[str, str]) -> tuple[str, ...]:
+    more = engine.program_of_ranks if wanted.ranks > 1 else ()
+    launched = engine.program_launched if wanted.launcher != "none" else ()
+    return (*launched, *engine.program, *(filled(word, known) for word in more))
+
+
+def _launch(engine: Engine, wanted: Request, known: dict[str, str]) -> tuple[str, ...]:
+    exports = " ".join(f"-x {name}" for name, _, _ in engine.environment)
+    words = launchers()[wanted.launcher].command
+    text = [part for word in words for part in filled(word, {**known, "environment": exports}).split()]
+    return (*text, *engine.launcher_options.get(wanted.launcher, ()))
+
+
+def _arguments(engine: Engine, program: Sequence[str], known: dict[str, str]) -> list[str]:
+    """The engine's arguments that the program does not have yet."""
+    wanted = [argument for argument in engine.arguments if not _gives(program, argument)]
+    return [word for argument in wanted for word in _filled_argument(argument, known)]
+
+
+def _gives(program: Sequence[str], argument: Sequence[str]) -> bool:
+    """Whether a command gives an argument already: --name value, --name=value or --name.field value."""
+    return any(word == argument[0] or word.startswith((f"{argument[0]}=", f"{argument[0]}.")) for word in program)
+
+
+def _filled_argument(argument: Sequence[str], known: dict[str, str]) -> tuple[str, ...]:
+    """The argument's words; a list of ranks is many."""
+    texts = [filled(word, known) for word in argument]
+    return tuple(part for word, text in zip(argument, texts, strict=True) for part in _words(word, text))
+
+
+def _words(word: str, text: str) -> list[str]:
+    return text.split() if word == "$rank_list" else [text]
+
+
+def _flags(engine: Engine, nsight: Nsight) -> tuple[tuple[Flag, ...], tuple[Flag, ...]]:
+    """The flags that the engine wants: those that the nsys has, and those that it lacks."""
+    wanted = [flag for flag in flags() if flag.used != "engine" or flag.name in engine.flags]
+    window = all(nsight.has(flag) for flag in wanted if flag.name == "--capture-range")
+    # nsys takes no end of a window where it is given no window.
+    having = tuple(flag for flag in wanted if nsight.has(flag) and (window or flag.used != "window"))
+    return having, tuple(flag for flag in wanted if flag not in having)

@@ -1,0 +1,1 @@
+"""What happened on GPUs and in the CUDA API, as columns."""

@@ -1,0 +1,49 @@
+"""Which engine a report is of, so that a remedy can be the engine's own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+from recipes.base.rule_file import packaged_rows
+from recipes.capture.capture import Capture
+from recipes.report import schema
+from recipes.report.report import Report
+
+#: No engine is known.
+ANY = "*"
+
+
+def engine_of(capture: Capture) -> str:
+    """The engine, a name of the first column of engines.tsv; ANY when nothing tells."""
+    texts = {
+        "rule": [rule for rule, _ in capture.steps.rules.values()],
+        "process": _process_names(capture.report),
+        "command": _command(capture.report),
+        "kernel": capture.work.names,
+    }
+    return next((engine for engine, where, pattern in _rules() if _any(pattern, texts[where])), ANY)
+
+
+def _any(pattern: re.Pattern[str], texts: Iterable[str]) -> bool:
+    return any(pattern.search(text) for text in texts)
+
+
+def _process_names(report: Report) -> list[str]:
+    names = [report.read(schema.PROCESSES, ["name"])["name"].to_pylist()]
+    names.append(report.read(schema.THREADS, ["name"])["name"].combine_chunks().dictionary.to_pylist())
+    return [name for some in names for name in some if name]
+
+
+def _command(report: Report) -> list[str]:
+    """The words of the traced command; they are looked at and never shown, since keys can be among them."""
+    pairs = report.pairs(schema.CAPTURE_INFO)
+    return [value for name, value in pairs if re.search(r"^PROCESS_\d+:(COMMAND$|ARGUMENT_)", name)]
+
+
+@cache
+def _rules() -> list[tuple[str, str, re.Pattern[str]]]:
+    rows = packaged_rows(Path(__file__).with_name("engines.tsv"))
+    return [(row["engine"], row["where"], re.compile(row["pattern"], re.IGNORECASE)) for row in rows]

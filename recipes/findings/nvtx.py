@@ -1,0 +1,45 @@
+"""Are there NVTX ranges that can tell steps and phases?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from recipes.base.text_table import shortened
+from recipes.findings.finding import WARN, Finding
+from recipes.findings.subject import Subject
+
+_NAME_WIDTH = 40
+
+#: Domains of libraries, whose ranges name functions and no steps.
+LIBRARIES = frozenset(
+    {"NCCL", "CCCL", "cuBLAS", "cuBLASLt", "cuDNN", "cuSPARSE", "cuSOLVER", "cuFFT", "libcudf", "NVSHMEM"}
+)
+
+
+def no_ranges(subject: Subject) -> Iterator[Finding]:
+    """No range at all, or only those of libraries."""
+    capture = subject.capture
+    domains = capture.domains
+    if domains.keys() - LIBRARIES:
+        return
+    if len(capture.steps):
+        so = "steps are inferred from repetition and have no names"
+    else:
+        so = "everything is one phase, `all`"
+    if domains:
+        told = ", ".join(f"{name} {count:,}" for name, count in sorted(domains.items()))
+        yield subject.found("library_ranges", WARN, f"only NVTX ranges of libraries, so {so}", f"ranges: {told}")
+    else:
+        off = subject.option("COLLECT_NVTX_TRACE") == "false"
+        evidence = "NVTX was not traced" if off else "NVTX was traced, 0 ranges" if subject.options else "0 ranges"
+        yield subject.found("no_nvtx", WARN, f"no NVTX ranges, so {so}", evidence)
+
+
+def no_steps(subject: Subject) -> Iterator[Finding]:
+    """Ranges of the program, of which none is a step, and work that does not repeat."""
+    capture = subject.capture
+    if len(capture.steps) or not capture.domains.keys() - LIBRARIES:
+        return
+    names = ", ".join(f"`{shortened(name, _NAME_WIDTH)}`" for name in capture.commonest)
+    message = "no NVTX range has the name of a step, so everything is one phase, `all`"
+    yield subject.found("no_steps", WARN, message, f"{sum(capture.domains.values()):,} ranges, most often {names}")

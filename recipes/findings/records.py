@@ -1,0 +1,71 @@
+"""Launches and their records over time: are records lost, and do they stop?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from recipes.base.units import format_ns, format_share
+from recipes.findings.api_survey import ApiSurvey
+from recipes.findings.finding import WARN, Finding
+from recipes.findings.subject import Subject
+
+#: The window is looked at in so many parts.
+BINS = 20
+#: So many launches may be without a record before it is told; so many at the end, over this share of the window, make
+#: a stop.
+_LOST, _STOPPED, _SILENCE = 0.001, 10, 0.02
+
+
+def over_time(survey: ApiSurvey, work_start_ns: np.ndarray) -> dict[str, np.ndarray]:
+    """The window in BINS parts: start_ns, end_ns, launches, recorded_launches, operations begun."""
+    times = [times_ns for times_ns in (survey.launch_ns, work_start_ns) if len(times_ns)]
+    if not times:
+        return dict.fromkeys(
+            ("start_ns", "end_ns", "launches", "recorded_launches", "operations"), np.zeros(0, dtype=np.int64)
+        )
+    first_ns, last_ns = min(int(t.min()) for t in times), max(int(t.max()) for t in times) + 1
+    # Whole numbers: floats cannot tell neighbouring ns apart late in a session.
+    edges_ns = first_ns + (np.arange(BINS + 1) * (last_ns - first_ns)) // BINS
+    edges_ns = np.unique(edges_ns)
+
+    def counted(times_ns: np.ndarray) -> np.ndarray:
+        return np.diff(np.searchsorted(np.sort(times_ns), edges_ns))
+
+    return {
+        "start_ns": edges_ns[:-1],
+        "end_ns": edges_ns[1:],
+        "launches": counted(survey.launch_ns),
+        "recorded_launches": counted(survey.launch_ns[survey.recorded]),
+        "operations": counted(work_start_ns),
+    }
+
+
+def lost_records(subject: Subject, survey: ApiSurvey) -> Iterator[Finding]:
+    """Launches without a record: of a process from some moment on, or anywhere."""
+    for pid in np.unique(survey.launch_pid).tolist():
+        own = survey.launch_pid == pid
+        finding = _of_process(subject, pid, survey.launch_ns[own], survey.recorded[own])
+        if finding is not None:
+            yield finding
+
+
+def _of_process(subject: Subject, pid: int, launch_ns: np.ndarray, recorded: np.ndarray) -> Finding | None:
+    lost = np.flatnonzero(~recorded)
+    known = np.flatnonzero(recorded)
+    if not len(known) or not len(lost):
+        return None
+    count, last = len(recorded), int(known[-1])
+    tail, head = count - 1 - last, int(known[0])
+    at_ns, quiet_ns = int(launch_ns[last]), int(launch_ns[-1] - launch_ns[last])
+    if tail >= _STOPPED and quiet_ns > _SILENCE * (launch_ns[-1] - launch_ns[0]):
+        message = f"GPU records of process {pid} stop while launches go on: none for the last {tail:,}"
+        evidence = f"the last launch with a record is at {at_ns:,} ns, {format_ns(quiet_ns)} before the last one"
+        return subject.found("records_stop", WARN, message, f"{evidence}; of {count:,} launches")
+    # What the window cuts off at its ends is no loss.
+    between = len(lost) - tail - head
+    if between <= _LOST * count:
+        return None
+    evidence = f"{between:,} of {count:,} launches ({format_share(between / count)}) of process {pid}"
+    return subject.found("lost_records", WARN, "launches amid others without a record of their work", evidence)

@@ -1,0 +1,115 @@
+"""Is there GPU work, and is it all of it?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from recipes.base import intervals
+from recipes.base.units import format_share
+from recipes.events.gpu_work import GRAPH, GpuWork
+from recipes.findings.finding import ERROR, INFO, WARN, Finding
+from recipes.findings.processes import Process
+from recipes.findings.subject import Subject
+from recipes.report import schema
+from recipes.report.report import Report
+
+_GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch")
+_OPERATIONS = (schema.KERNELS, schema.MEMCPYS, schema.MEMSETS)
+_WORK_TABLES = (*_OPERATIONS, schema.API_CALLS)
+#: Fewer records than this share may be odd without harm.
+_FEW = 0.001
+
+
+def no_gpu_work(subject: Subject, processes: Sequence[Process]) -> Finding:
+    """Why a report without GPU work has none."""
+    report = subject.capture.report
+    if subject.capture.filtered:
+        remedy = "widen --start/--end or --filter-time"
+        return Finding("no_gpu_work", ERROR, "no GPU work in the time range", "0 operations in it", remedy)
+    calls, ranges = report.count(schema.API_CALLS), sum(subject.capture.domains.values())
+    evidence = f"0 kernels, {calls:,} CUDA calls, {ranges:,} NVTX ranges"
+    if subject.option("COLLECT_CUDA_TRACE") == "false":
+        return subject.found("cuda_not_traced", ERROR, "no GPU work: CUDA was not traced", evidence)
+    traced = [process for process in processes if process.uses_cuda and process.traced]
+    if traced:
+        evidence += f"; traced with a CUDA context: process {', '.join(process.label for process in traced[:4])}"
+        message = "no GPU work, though CUDA was traced: the window held none, or its records were lost"
+        return subject.found("no_records", ERROR, message, evidence)
+    if calls:
+        message = "no GPU work, though CUDA calls: the capture window held no kernels, or their records were lost"
+    else:
+        message = "no GPU work and no CUDA calls: CUDA was not traced, or not in the process that uses the GPU"
+    return subject.found("no_gpu_work", ERROR, message, evidence)
+
+
+def opaque_graphs(subject: Subject) -> Iterator[Finding]:
+    """CUDA graphs that were traced as a whole, or not at all."""
+    work, report = subject.capture.work, subject.capture.report
+    opaque = work.kind == GRAPH
+    if opaque.any():
+        devices = range(len(work.devices.numbers))
+        busy_ns = sum(_union_ns(work, work.device == device) for device in devices)
+        hidden_ns = sum(_union_ns(work, opaque & (work.device == device)) for device in devices)
+        message = "CUDA graphs were traced as a whole: kernels in them are not seen"
+        evidence = f"{format_share(hidden_ns / max(busy_ns, 1))} of the GPU's busy time"
+        yield subject.found("opaque_graphs", WARN, message, evidence)
+    elif not subject.capture.filtered and _launches_graphs(report):
+        message = "CUDA graphs were launched but their work was not recorded: times are too low"
+        yield subject.found("lost_graph_work", WARN, message, "0 operations of a graph")
+
+
+def dropped_records(subject: Subject) -> Iterator[Finding]:
+    """Records without usable times."""
+    work = subject.capture.work
+    total = work.dropped + len(work)
+    if work.dropped:
+        message = "GPU records without usable times were left out"
+        severity = WARN if work.dropped > _FEW * total else INFO
+        yield subject.found("dropped", severity, message, f"{work.dropped:,} of {total:,} records")
+
+
+def partial_export(subject: Subject) -> Iterator[Finding]:
+    """An export that was limited to some tables, with those of GPU work or CUDA calls not among them."""
+    chosen = subject.facts.tables_exported
+    absent = [table for table in _WORK_TABLES if not subject.capture.report.has(table)]
+    missing = [name for table in absent for name, _ in table.exported if name not in chosen]
+    if missing and chosen:
+        message = f"the export was made without {', '.join(missing)}"
+        yield subject.found("partial_export", WARN, message, "it holds chosen tables only")
+
+
+def no_api_calls(subject: Subject) -> Iterator[Finding]:
+    """GPU work of which no launch is known."""
+    if not subject.capture.report.count(schema.API_CALLS):
+        message = "no CUDA calls in the report, so that work cannot be given to steps"
+        yield subject.found("no_api_calls", WARN, message, f"{len(subject.capture.work):,} operations, 0 CUDA calls")
+
+
+def device_identity(subject: Subject) -> Iterator[Finding]:
+    """Processes that may or may not share a GPU."""
+    remark = subject.capture.work.devices.remark
+    if remark:
+        yield subject.found("device_identity", WARN, remark, "no TARGET_INFO_CUDA_DEVICE of these processes")
+
+
+def _launches_graphs(report: Report) -> bool:
+    """Whether graphs were launched and no operation is of a graph; False where the export does not tell nodes."""
+    # The strings tell without reading millions of calls when no graph is launched at all.
+    names = report.strings.values.to_pylist()
+    if not any(name and name.startswith(_GRAPH_LAUNCHES) for name in names):
+        return False
+    if not report.tells(schema.KERNELS, "graph_node_id") or _sees_nodes(report):
+        return False
+    called = report.read(schema.API_CALLS, ["name"])["name"].combine_chunks().dictionary.to_pylist()
+    return any(name and name.startswith(_GRAPH_LAUNCHES) for name in called)
+
+
+def _sees_nodes(report: Report) -> bool:
+    batches = (batch for table in _OPERATIONS for batch in report.batches(table, ["graph_node_id"]))
+    return any(batch["graph_node_id"].null_count < len(batch) for batch in batches)
+
+
+def _union_ns(work: GpuWork, rows: np.ndarray) -> int:
+    return intervals.union_ns(work.start_ns[rows], work.end_ns[rows])

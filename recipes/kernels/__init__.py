@@ -1,0 +1,1 @@
+"""Kernels by family, and the GPUs that run them."""

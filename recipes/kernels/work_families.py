@@ -1,0 +1,53 @@
+"""The family of each GPU operation, and the order in which kinds of work claim busy time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from recipes.events.gpu_work import GRAPH, KERNEL, MEMCPY, MEMSET, GpuWork
+from recipes.kernels.families import GROUPS, Rules
+
+
+@dataclass(frozen=True)
+class NameFamilies:
+    """The family of each name: `of_name` int32 per name, an index into `families`; the group of each family."""
+
+    of_name: np.ndarray
+    families: list[str]
+    groups: list[str]
+
+    def communicating(self, name: np.ndarray) -> np.ndarray:
+        """Which of some operations, given by name, are communication."""
+        code = self.families.index("communication") if "communication" in self.families else -1
+        return (self.of_name == code)[name]
+
+
+def name_families(work: GpuWork, rules: Rules) -> NameFamilies:
+    """Each name classified once, whatever the number of its kernels."""
+    fixed = {MEMCPY: "memcpy", MEMSET: "memset", GRAPH: "cuda_graph"}
+    kind_of_name = np.full(len(work.names), KERNEL)
+    kind_of_name[work.name] = work.kind
+    group_of: dict[str, str] = {}
+    family_of = []
+    for name, kind in zip(work.names, kind_of_name.tolist(), strict=True):
+        if kind in fixed:
+            family, group = fixed[kind], GROUPS[fixed[kind]]
+        else:
+            family, group, _ = rules.classify(name)
+        family_of.append(family)
+        group_of[family] = group
+    ordered = sorted(group_of)
+    codes = {family: code for code, family in enumerate(ordered)}
+    of_name = np.array([codes[family] for family in family_of], dtype=np.int32)
+    return NameFamilies(of_name, ordered, [group_of[family] for family in ordered])
+
+
+def passes(kind: np.ndarray, communicates: np.ndarray) -> Iterator[np.ndarray]:
+    """The operations in the order in which they claim busy time: compute, then copies, then communication."""
+    copies = (kind == MEMCPY) | (kind == MEMSET)
+    yield ~copies & ~communicates
+    yield copies
+    yield communicates

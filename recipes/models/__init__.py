@@ -1,0 +1,1 @@
+"""Language models: what a step must read and compute."""

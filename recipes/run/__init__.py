@@ -1,0 +1,1 @@
+"""One run of a recipe over any number of reports."""

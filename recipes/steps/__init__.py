@@ -1,0 +1,1 @@
+"""Steps and phases: from NVTX ranges, or from repetition, with the GPU work that is theirs."""
