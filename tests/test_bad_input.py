@@ -229,8 +229,8 @@ def test_progress_is_quiet_in_logs(families, tmp_path):
 
 def test_unexpected_fault_names_the_report(tmp_path, make_export, monkeypatch):
     from recipes.events.gpu_work import Span
+    from recipes.run import run
     from recipes.run.inputs import find_inputs
-    from recipes.run.run import run
 
     (item,) = find_inputs([str(make_export())])
     monkeypatch.setattr(run, "read_capture", lambda *_, **__: 1 / 0)

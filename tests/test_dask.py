@@ -176,7 +176,7 @@ def alive(process: psutil.Process) -> bool:
 
 
 def test_workers_without_the_folder_send_their_tables(cluster, reports, tmp_path, monkeypatch, capsys):
-    from recipes.run.run import local, run
+    from recipes.run import local, run
     from recipes.run.spill import Spill, spill_in
 
     wanted, _ = expected(reports, tmp_path / "none")

@@ -30,8 +30,8 @@ from llm_fleet.settings import FleetSettings
 from llm_fleet.summary import SQL_FOLDER, summarise
 from llm_fleet.tables import ABOUT, EVENTS, PUBLISHED, dataset_tables
 from recipes.base.pack import recipe_names
+from recipes.run import inputs
 from recipes.run.local import run_locally
-from recipes.run.run import inputs
 
 OLD = FIXTURES / "2023.4.4"
 REPORTS = [OLD / f"{name}.nsys-rep" for name in (

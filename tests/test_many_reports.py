@@ -24,9 +24,9 @@ from recipes.base.terminal import progress_text
 from recipes.events.gpu_work import Span
 from recipes.report.report import Report
 from recipes.report.sources import ParquetFolder, SqliteFile
+from recipes.run import local, run
+from recipes.run import outcomes as gather
 from recipes.run.inputs import find_inputs
-from recipes.run.run import local, run
-from recipes.run.run import outcomes as gather
 from recipes.run.spill import Spill, spill_in
 from recipes.run.worker_processes import in_processes, one_by_one
 
