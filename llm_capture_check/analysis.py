@@ -10,14 +10,14 @@ import pyarrow as pa
 
 from llm_capture_check.tables import CAPTURES, FINDINGS, PROCESSES, RECORDS, STEP_TIMES
 from recipes.capture.capture import Capture
+from recipes.capture.processes import Process
+from recipes.events.api_survey import ApiSurvey
 from recipes.events.gpu_work import read_correlation
-from recipes.findings.api_survey import ApiSurvey, survey_api_calls
 from recipes.findings.cheap import cheap_checks, without_effects
 from recipes.findings.engine import ANY
 from recipes.findings.finding import INFO, Finding
 from recipes.findings.graph_ranges import capture_ranges
 from recipes.findings.perturbation import perturbation
-from recipes.findings.processes import Process, processes_of
 from recipes.findings.records import lost_records, over_time
 from recipes.findings.remedies import in_order
 from recipes.findings.startup import startup
@@ -27,7 +27,6 @@ from recipes.findings.unsteady import unsteady_steps
 from recipes.findings.versions import schema_version
 from recipes.findings.window import busy_edges, few_steps, overhead, overhead_share, tracing_options
 from recipes.report import schema
-from recipes.report.facts import read_facts
 
 
 @dataclass(frozen=True)
@@ -39,9 +38,8 @@ class Settings:
 
 def analyse(capture: Capture, settings: Settings) -> tuple[dict[str, pa.Table], list[str]]:
     """The tables of one report, without the columns report and rank; and what only these checks find, in words."""
-    subject = Subject(capture, capture.facts or read_facts(capture.report, ""))
-    survey, times = survey_api_calls(capture), step_times(capture)
-    cheap, processes = cheap_checks(subject), processes_of(capture.report, capture.work.devices.pids)
+    subject, survey, times = Subject(capture, capture.facts), capture.survey, step_times(capture)
+    cheap, processes = cheap_checks(subject), capture.processes
     thorough = list(_thorough(subject, survey, times, settings))
     # The launches of the whole window tell better than steps do.
     better = {"lost_records", *(finding.check for finding in thorough if finding.check == "records_stop")}

@@ -8,16 +8,14 @@ from llm_capture_check.analysis import Settings, analyse
 from llm_capture_check.report_set import combine
 from llm_capture_check.summary import notebook_tables, summarise
 from llm_capture_check.tables import COMBINED, TABLES
-from recipes.capture.capture import LAUNCHES, RANGES
 from recipes.run.options import Add, step_time
 
 __all__ = [
-    "COMBINED", "NAME", "NEEDS", "TABLES", "add_options", "analyse", "combine", "notebook_tables", "settings",
+    "COMBINED", "NAME", "TABLES", "add_options", "analyse", "combine", "notebook_tables", "settings",
     "summarise",
 ]  # fmt: skip
 
 NAME = "llm_capture_check"
-NEEDS = frozenset({LAUNCHES, RANGES})
 TELLS_FINDINGS = True
 
 

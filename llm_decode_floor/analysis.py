@@ -19,10 +19,9 @@ from llm_decode_floor.waterfall import step_parts
 from recipes.base.memory import sums
 from recipes.base.tables import Table
 from recipes.capture.capture import Capture
-from recipes.capture.edges import edge_steps
-from recipes.kernels import families
-from recipes.kernels.work_families import name_families, passes
-from recipes.steps.projection import NONE, Projection, launches_of_entries, project
+from recipes.kernels.work_families import passes
+from recipes.steps.projection import NONE, Projection, launches_of_entries
+from recipes.steps.steps import Steps
 
 #: The part beyond a step's duration, up to its period.
 BETWEEN_STEPS = "between_steps"
@@ -39,21 +38,20 @@ class Settings:
 
 def analyse(capture: Capture, settings: Settings) -> tuple[dict[str, pa.Table], list[str]]:
     """The tables of one report, without the columns report and rank, and what is wrong with the floors in words."""
-    capture, told = with_batch(capture, settings.floor.batch)
-    work, steps = capture.work, capture.steps
-    projection = project(work, capture.attribution.step, steps)
-    names = name_families(work, families.load_rules(settings.families))
+    _ = capture.launches  # with them comes whose work is whose
+    work, projection = capture.work, capture.projection
+    steps, told = with_batch(capture.steps, settings.floor.batch)
+    names = capture.families(settings.families)
     family = names.of_name[work.name]
     in_passes = passes(work.kind, names.communicating(work.name))
     parts = step_parts(capture, projection, family, in_passes, names.families)
-    edge = edge_steps(capture) if len(steps) else np.zeros(0, dtype=bool)
-    step_rows = _step_rows(capture, projection, parts, edge)
+    step_rows = _step_rows(capture, steps, parts)
     phase_rows = [_phase_row(step_rows, *group) for group in _groups(step_rows).items()]
     rated = rate(capture, phase_rows, settings.floor)
     doubts: dict[str, str] = {}
     for one in rated:
         if one.floor is not None and one.floor.floor_ns:
-            entries = _entries(projection, capture, one.row)
+            entries = _entries(capture, steps, one.row)
             doubts = {**left_whole(parts, entries, one.floor), **doubts}
             parts = split_at_floor(parts, entries, one.floor)
     tables = {
@@ -68,16 +66,16 @@ def analyse(capture: Capture, settings: Settings) -> tuple[dict[str, pa.Table], 
     return built, [*told, *remarks, *doubts.values()]
 
 
-def _entries(projection: Projection, capture: Capture, row: dict[str, Any]) -> np.ndarray:
+def _entries(capture: Capture, steps: Steps, row: dict[str, Any]) -> np.ndarray:
     """The entries of the projection that a phase row stands for, edges included."""
-    device = capture.work.devices.numbers.index(row["device"])
-    wanted = [(meaning.phase, meaning.batch) == (row["phase"], row["batch"]) for meaning in capture.steps.meanings]
+    projection, device = capture.projection, capture.work.devices.numbers.index(row["device"])
+    wanted = [(meaning.phase, meaning.batch) == (row["phase"], row["batch"]) for meaning in steps.meanings]
     return np.flatnonzero((projection.device == device) & np.array(wanted, dtype=bool)[projection.step])
 
 
-def _step_rows(capture: Capture, projection: Projection, parts: dict, edge: np.ndarray) -> dict[str, Any]:
+def _step_rows(capture: Capture, steps: Steps, parts: dict) -> dict[str, Any]:
     """The columns of STEPS: one row a step and device, and one without device for a step without work."""
-    steps, devices = capture.steps, capture.work.devices.numbers
+    projection, devices = capture.projection, capture.work.devices.numbers
     silent = np.setdiff1d(np.flatnonzero(capture.within), projection.step)
     step = np.concatenate([projection.step, silent]).astype(np.int64)
     none = [None] * len(silent)
@@ -100,7 +98,7 @@ def _step_rows(capture: Capture, projection: Projection, parts: dict, edge: np.n
         "idle_ns": [*np.asarray(idle_ns).tolist(), *none],
         "operations": [*projection.operations.tolist(), *([0] * len(silent))],
         "launches": [*_launches(capture, projection).tolist(), *([0] * len(silent))],
-        "edge": edge[step],
+        "edge": capture.edge[step],
         "inferred": np.full(len(step), steps.inferred),
     }
 

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from recipes.capture.capture import Capture
 from recipes.steps.phases import COMPUTE_PHASES, DECODE_PHASES
+from recipes.steps.steps import Steps
 
 
-def with_batch(capture: Capture, batch: int | None) -> tuple[Capture, list[str]]:
-    """The capture with the user's batch in its steps, and what there is to say of it.
+def with_batch(steps: Steps, batch: int | None) -> tuple[Steps, list[str]]:
+    """The steps with the user's batch, and what there is to say of it.
 
     It counts instead of what the ranges tell. Only where the steps of a phase tell several batches do these stay: one
     number cannot be true of all, and batches are never mixed.
     """
-    steps = capture.steps
     if batch is None:
-        return capture, []
+        return steps, []
     meanings, remarks = list(steps.meanings), []
     for phase in (*DECODE_PHASES, *COMPUTE_PHASES):
         mine = [number for number, meaning in enumerate(meanings) if meaning.phase == phase]
@@ -29,4 +28,4 @@ def with_batch(capture: Capture, batch: int | None) -> tuple[Capture, list[str]]
             remarks.append(f"{phase}: --batch {batch} counts, though the ranges tell {told[0]}")
         for number in mine:
             meanings[number] = replace(meanings[number], batch=batch)
-    return replace(capture, steps=replace(steps, meanings=meanings)), remarks
+    return replace(steps, meanings=meanings), remarks

@@ -12,7 +12,6 @@ from llm_decode_floor.summary import notebook_tables, summarise
 from llm_decode_floor.tables import TABLES
 from recipes.base.errors import PackError
 from recipes.base.tables import Table
-from recipes.capture.capture import LAUNCHES, LAYERS
 from recipes.kernels import families
 from recipes.models.config_file import preset_names
 from recipes.models.decode_floor import ATTAINABLE
@@ -20,10 +19,9 @@ from recipes.models.model import Model, load_model, opaque_model
 from recipes.models.model_bytes import Layout
 from recipes.run.options import Add, step_time
 
-__all__ = ["COMBINED", "NAME", "NEEDS", "TABLES", "add_options", "analyse", "notebook_tables", "settings", "summarise"]
+__all__ = ["COMBINED", "NAME", "TABLES", "add_options", "analyse", "notebook_tables", "settings", "summarise"]
 
 NAME = "llm_decode_floor"
-NEEDS = frozenset({LAUNCHES, LAYERS})
 TELLS_FINDINGS = False
 COMBINED: tuple[Table, ...] = ()
 _SIZES = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}

@@ -30,7 +30,7 @@ def step_parts(
     own = _exclusive_by_step(capture.work, projection, family, passes, len(families))
     parts = {name: own[:, code] for code, name in enumerate(families)}
     idle = np.zeros((len(projection), len(CAUSES)), dtype=np.int64)
-    host = HostActivity(capture.report, capture.launches.thread)
+    host = capture.host_times
     for device in range(len(capture.work.devices.numbers)):
         entries = np.flatnonzero(projection.device == device)
         rows = slice(None) if len(capture.work.devices.numbers) == 1 else np.flatnonzero(capture.work.device == device)

@@ -24,11 +24,6 @@ def parts() -> dict[str, Recipe]:
     return {name: load_recipe(name) for name in recipe_names() if name != NAME}
 
 
-def needs() -> frozenset[str]:
-    """What any of them looks at beyond work and steps."""
-    return frozenset().union(*(recipe.NEEDS for recipe in parts().values()))
-
-
 def add_options_of_parts(add: Add) -> None:
     """Adds each of their options once: the same name means the same to all."""
     seen: set[str] = set()
@@ -47,6 +42,7 @@ def analyse_parts(capture: Capture, settings: Mapping[str, Any]) -> tuple[dict[s
 
     One that fails is a remark, and its tables have no rows: the others' do not suffer.
     """
+    capture.share_passes()
     tables: dict[str, pa.Table] = {}
     remarks: list[str] = []
     for name, recipe in parts().items():

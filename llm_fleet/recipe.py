@@ -13,7 +13,7 @@ import pyarrow as pa
 from llm_fleet.answers import answers
 from llm_fleet.combined import complete_run
 from llm_fleet.dataset import check_run, open_dataset
-from llm_fleet.parts import NAME, add_options_of_parts, analyse_parts, needs, parts
+from llm_fleet.parts import NAME, add_options_of_parts, analyse_parts, parts
 from llm_fleet.publish import FACTS, facts, publish
 from llm_fleet.questions import QUESTIONS
 from llm_fleet.settings import FleetSettings
@@ -27,11 +27,10 @@ from recipes.run.inputs import shown
 from recipes.run.options import Add
 
 __all__ = [
-    "COMBINED", "NAME", "NEEDS", "TABLES", "TELLS_FINDINGS", "add_options", "analyse", "begin", "combine",
+    "COMBINED", "NAME", "TABLES", "TELLS_FINDINGS", "add_options", "analyse", "begin", "combine",
     "notebook_tables", "publish", "settings", "summarise",
 ]  # fmt: skip
 
-NEEDS = needs()
 TELLS_FINDINGS = False
 TABLES: tuple[Table, ...] = (PUBLISHED,)
 COMBINED: tuple[Table, ...] = QUESTIONS

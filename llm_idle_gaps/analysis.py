@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from llm_idle_gaps.evidence import Evidence
-from llm_idle_gaps.launch_statistics import launch_statistics, lost_graph_launches
+from llm_idle_gaps.launch_statistics import launch_statistics, launched_graphs
 from llm_idle_gaps.tables import BETWEEN_STEPS, GAPS, HISTOGRAM, IDLE, LARGEST_GAPS, STEP_IDLE, TIMELINE
 from llm_idle_gaps.tally import EDGES_NS, LARGEST, Tally
 from llm_idle_gaps.timeline import median_step
@@ -21,11 +21,9 @@ from recipes.base import intervals
 from recipes.base.memory import sums
 from recipes.base.tables import Table
 from recipes.capture.capture import ALL, Capture
-from recipes.capture.edges import edge_steps
 from recipes.events.gpu_work import GRAPH, KERNEL, GpuWork
-from recipes.events.host_activity import HostActivity
 from recipes.events.idle import CAUSES, find_gaps, split_by_cause
-from recipes.steps.projection import NONE, Projection, project
+from recipes.steps.projection import NONE, Projection
 
 
 @dataclass(frozen=True)
@@ -56,15 +54,15 @@ class _Steps:
 
 def analyse(capture: Capture, settings: Settings) -> tuple[dict[str, pa.Table], list[str]]:
     """The tables of one report, without the columns report and rank; there is nothing to remark."""
-    work, launches = capture.work, capture.launches
+    launches, work = capture.launches, capture.work
     steps = _steps(capture)
     # First what needs much memory for a while.
     launched = _launched(capture, steps.projection)
     every = ((number, _device(work, steps.projection, number)) for number in range(len(work.devices.numbers)))
     devices = {number: device for number, device in every if device is not None}
-    host = HostActivity(capture.report, launches.thread, named=True)
+    host = capture.host
     evidence = Evidence(capture, host)
-    lost = lost_graph_launches(capture.report, launches)
+    lost = max(capture.survey.graph_launches - launched_graphs(capture.report, launches), 0)
     found: dict[Table, list[dict]] = {table: [] for table in (GAPS, HISTOGRAM, IDLE, STEP_IDLE, TIMELINE)}
     for number, (rows, windows, computing_ns) in devices.items():
         tally = Tally(steps.projection, number, windows, steps.phase_of_entry, steps.phases)
@@ -126,11 +124,11 @@ def _device(
 
 def _steps(capture: Capture) -> _Steps:
     steps = capture.steps
-    projection = project(capture.work, capture.attribution.step, steps)
+    projection = capture.projection
     phase_of_entry = np.append(steps.phase[projection.step], len(steps.phases)).astype(np.int64)
-    edge = edge_steps(capture) if len(steps) else np.zeros(0, dtype=bool)
     batches = [meaning.batch for meaning in steps.meanings]
-    return _Steps(projection, [*steps.phases, BETWEEN_STEPS if len(projection) else ALL], phase_of_entry, batches, edge)
+    phases = [*steps.phases, BETWEEN_STEPS if len(projection) else ALL]
+    return _Steps(projection, phases, phase_of_entry, batches, capture.edge)
 
 
 def _launched(capture: Capture, projection: Projection) -> list[dict[str, np.ndarray]]:

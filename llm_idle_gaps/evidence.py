@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from recipes.base.interval_lookup import Lookup
 from recipes.base.tables import coded
 from recipes.capture.capture import Capture
+from recipes.events.cuda_calls import call_names
 from recipes.events.gpu_work import MEMCPY
 from recipes.events.host_activity import HostActivity
 from recipes.events.idle import Gaps
@@ -17,8 +17,6 @@ from recipes.report import schema
 from recipes.report.report import Report, numbers
 
 _TID_MASK = 0xFFFFFF
-# API calls carry the version of the interface that they came through.
-_VERSION = r"_v\d+(_pt(sz|ds))?$"
 
 
 class Evidence:
@@ -80,13 +78,6 @@ class Evidence:
             "sync_call": coded(self._call_of_string[waiting], self._calls),
             "nvtx": coded(nvtx, self._ranges),
         }
-
-
-def call_names(report: Report) -> tuple[np.ndarray, pa.Array]:
-    """The name of the API call that each of the report's strings is, without its version, as a number; last -1, for
-    no string. And the names."""
-    encoded = pc.replace_substring_regex(report.strings.values, _VERSION, "").dictionary_encode()
-    return np.append(encoded.indices.fill_null(-1).to_numpy(), -1), encoded.dictionary
 
 
 def thread_names(report: Report, threads: np.ndarray) -> list[str]:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from recipes.base.memory import sums
+from recipes.events.cuda_calls import GRAPH_LAUNCH, is_of_kind
 from recipes.events.gpu_work import GRAPH, MEMCPY, GpuWork
 from recipes.events.launches import NONE, Launches
-from recipes.report import schema
-from recipes.report.report import Report, numbers
-
-_GRAPH_LAUNCH = r"^cu(da)?GraphLaunch"
+from recipes.report.report import Report
 
 
 def launch_statistics(
@@ -83,19 +79,9 @@ def _by_thread(thread: np.ndarray, begun_ns: np.ndarray) -> np.ndarray:
 def _launches_graph(report: Report, launches: Launches) -> np.ndarray:
     """Which launches start a CUDA graph, bool per launch."""
     # The last one stands for a call without a name.
-    return np.append(_named_graph_launch(report.strings.values), False)[launches.name]
+    return np.append(is_of_kind(report.strings.values, GRAPH_LAUNCH), False)[launches.name]
 
 
-def lost_graph_launches(report: Report, launches: Launches) -> int:
-    """How many graph launches of the report left no operation in it."""
-    named = _named_graph_launch(report.strings.values)
-    if not named.any():
-        return 0
-    ids, count = report.strings.ids[named], 0
-    for batch in report.batches(schema.API_CALLS, ["name"]):
-        count += int(np.isin(numbers(batch["name"], 0), ids).sum())
-    return max(count - int(_launches_graph(report, launches).sum()), 0)
-
-
-def _named_graph_launch(texts: pa.Array) -> np.ndarray:
-    return pc.match_substring_regex(texts, _GRAPH_LAUNCH).fill_null(False).to_numpy(zero_copy_only=False)
+def launched_graphs(report: Report, launches: Launches) -> int:
+    """How many of the launches start a CUDA graph."""
+    return int(_launches_graph(report, launches).sum())

@@ -8,13 +8,11 @@ from llm_idle_gaps.analysis import Settings, analyse
 from llm_idle_gaps.summary import notebook_tables, summarise
 from llm_idle_gaps.tables import TABLES
 from recipes.base.tables import Table
-from recipes.capture.capture import LAUNCHES, RANGES
 from recipes.run.options import Add, duration_ns, step_time
 
-__all__ = ["COMBINED", "NAME", "NEEDS", "TABLES", "add_options", "analyse", "notebook_tables", "settings", "summarise"]
+__all__ = ["COMBINED", "NAME", "TABLES", "add_options", "analyse", "notebook_tables", "settings", "summarise"]
 
 NAME = "llm_idle_gaps"
-NEEDS = frozenset({LAUNCHES, RANGES})
 TELLS_FINDINGS = False
 COMBINED: tuple[Table, ...] = ()
 

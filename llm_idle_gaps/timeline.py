@@ -6,14 +6,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from llm_idle_gaps.evidence import call_names, thread_names
+from llm_idle_gaps.evidence import thread_names
 from recipes.capture.capture import Capture
+from recipes.events.cuda_calls import call_names
 from recipes.events.gpu_work import MEMCPY, MEMSET, read_streams
 from recipes.events.host_activity import HostActivity
 from recipes.events.idle import CAUSES, find_gaps, split_by_cause
 from recipes.events.launches import NONE
-from recipes.report import schema
-from recipes.report.report import numbers
 from recipes.steps.phases import DECODE_PHASES
 from recipes.steps.projection import Projection
 
@@ -103,20 +102,16 @@ def _operations(capture: Capture, rows: np.ndarray) -> Events:
 
 def _calls(capture: Capture, names: dict[int, str], begin_ns: int, end_ns: int) -> Iterator[Events]:
     """The CUDA calls of threads; `names` by their global ids."""
-    threads = np.array(list(names))
     call_of_string, texts = call_names(capture.report)
-    for batch in capture.report.batches(schema.API_CALLS, ["start_ns", "end_ns", "global_tid", "name"]):
-        started_ns, ended_ns, tid, name = (numbers(column, 0) for column in batch.columns)
-        near = np.isin(tid, threads) & (ended_ns >= begin_ns) & (started_ns <= end_ns) & (ended_ns >= started_ns)
-        rows = np.flatnonzero(near)[: 2 * _MOST]
-        if len(rows):
-            code = call_of_string[capture.report.strings.positions(name[rows])]
-            yield {
-                "lane": [f"calls of {names[thread]}" for thread in tid[rows].tolist()],
-                "name": [texts[number].as_py() if number >= 0 else "[no name]" for number in code.tolist()],
-                "start_ns": started_ns[rows],
-                "end_ns": ended_ns[rows],
-            }
+    for thread, thread_name in names.items():
+        start_ns, done_ns, name = (some[: 2 * _MOST] for some in capture.host.calls_near(thread, begin_ns, end_ns))
+        code = call_of_string[name]
+        yield {
+            "lane": [f"calls of {thread_name}"] * len(code),
+            "name": [texts[number].as_py() if number >= 0 else "[no name]" for number in code.tolist()],
+            "start_ns": start_ns,
+            "end_ns": done_ns,
+        }
 
 
 def _ranges(capture: Capture, names: dict[int, str], begin_ns: int, end_ns: int) -> Events:

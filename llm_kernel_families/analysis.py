@@ -16,8 +16,7 @@ from recipes.base.memory import sums
 from recipes.base.tables import REPORT_KEYS, Column, Table
 from recipes.capture.capture import Capture
 from recipes.events.gpu_work import GpuWork
-from recipes.kernels import families
-from recipes.kernels.work_families import NameFamilies, name_families, passes
+from recipes.kernels.work_families import NameFamilies, passes
 
 NAME = "llm_kernel_families"
 _KEYS = (
@@ -73,7 +72,7 @@ class Settings:
 def analyse(capture: Capture, settings: Settings) -> tuple[dict[str, pa.Table], list[str]]:
     """The tables of one report, without the columns report and rank; there is nothing to remark."""
     work = capture.work
-    names = name_families(work, families.load_rules(settings.families))
+    names = capture.families(settings.families)
     family_parts, kernel_parts = [], []
     for phase, chosen in capture.phases():
         for number, device in enumerate(work.devices.numbers):

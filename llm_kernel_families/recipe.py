@@ -11,9 +11,8 @@ from recipes.base.tables import Table
 from recipes.kernels.families import check_rules
 from recipes.run.options import Add
 
-__all__ = ["COMBINED", "NAME", "NEEDS", "TABLES", "add_options", "analyse", "notebook_tables", "settings", "summarise"]
+__all__ = ["COMBINED", "NAME", "TABLES", "add_options", "analyse", "notebook_tables", "settings", "summarise"]
 
-NEEDS: frozenset[str] = frozenset()
 TELLS_FINDINGS = False
 COMBINED: tuple[Table, ...] = ()
 

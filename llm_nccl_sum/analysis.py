@@ -17,16 +17,13 @@ from recipes.base import intervals
 from recipes.base.memory import sums
 from recipes.base.tables import coded
 from recipes.capture.capture import Capture
-from recipes.capture.edges import edge_steps
 from recipes.collectives.kernel_names import kind_of
 from recipes.collectives.payloads import read_messages
 from recipes.collectives.places import places
 from recipes.events.gpu_work import GpuWork
 from recipes.events.launches import NONE
-from recipes.kernels import families
-from recipes.kernels.work_families import name_families
 from recipes.report import schema
-from recipes.steps.projection import Projection, project
+from recipes.steps.projection import Projection
 
 
 @dataclass(frozen=True)
@@ -42,27 +39,22 @@ class Settings:
 
 @dataclass(frozen=True)
 class _Found:
-    """The communication of a report: places of its kernels among the work, by device and start, their exposed ns; the
-    steps on the GPU, and which steps may be incomplete."""
+    """The communication of a report: places of its kernels among the work, by device and start; their exposed ns."""
 
     rows: np.ndarray
     exposed_ns: np.ndarray
-    projection: Projection
-    edge: np.ndarray
 
 
 def analyse(capture: Capture, settings: Settings) -> tuple[dict[str, pa.Table], list[str]]:
     """The tables of one report, without the columns report and rank; there is nothing to remark."""
-    work, steps = capture.work, capture.steps
-    names = name_families(work, families.load_rules(settings.families))
-    communicates = names.communicating(work.name)
+    _ = capture.launches  # with them comes whose work is whose
+    work = capture.work
+    communicates = capture.families(settings.families).communicating(work.name)
     rows = np.flatnonzero(communicates)
     rows = rows[np.lexsort((work.start_ns[rows], work.device[rows]))]
     found = _Found(
         rows=rows,
         exposed_ns=_exposed(work, communicates)[rows],
-        projection=project(work, capture.attribution.step, steps),
-        edge=edge_steps(capture) if len(steps) else np.zeros(0, dtype=bool),
     )
     tables = {
         COMMUNICATION.name: COMMUNICATION.of_report(_communication(capture, found, settings)),
@@ -89,7 +81,7 @@ def _communication(capture: Capture, found: _Found, settings: Settings) -> dict:
         capture.work,
         capture.steps,
         capture.launches,
-        found.projection,
+        capture.projection,
         found.rows,
     )
     entry = projection.of_operation[rows]
@@ -107,7 +99,7 @@ def _communication(capture: Capture, found: _Found, settings: Settings) -> dict:
         "phase": coded(np.append(steps.phase, len(steps.phases))[step], pa.array([*steps.phases, OUTSIDE])),
         "step": pa.array(step.astype(np.int64), mask=step < 0),
         "nth_step": pa.array(np.append(_nth_step(projection, steps.phase), 0)[entry], mask=entry < 0),
-        "edge": np.append(found.edge, False)[step],
+        "edge": np.append(capture.edge, False)[step],
         "name": coded(name, pa.array(work.names, pa.string())),
         **{
             field: _texts(name, [getattr(kind, field) for kind in kinds])
@@ -146,8 +138,8 @@ def _nth_step(projection: Projection, phase_of_step: np.ndarray) -> np.ndarray:
 
 def _by_step(capture: Capture, found: _Found) -> dict:
     """A row for each entry of the projection, and for each device what is in no step, if there is any."""
-    work, steps, projection, rows = capture.work, capture.steps, found.projection, found.rows
-    entries, exposed_ns, edge = len(projection), found.exposed_ns, found.edge
+    work, steps, projection, rows = capture.work, capture.steps, capture.projection, found.rows
+    entries, exposed_ns, edge = len(projection), found.exposed_ns, capture.edge
     group = np.where(projection.of_operation[rows] >= 0, projection.of_operation[rows], entries + work.device[rows])
     count = entries + len(work.devices.numbers)
     durations_ns = work.end_ns[rows] - work.start_ns[rows]

@@ -9,18 +9,16 @@ from llm_nccl_sum.analysis import Settings, analyse
 from llm_nccl_sum.combined import combine
 from llm_nccl_sum.summary import notebook_tables, summarise
 from llm_nccl_sum.tables import COMBINED, TABLES
-from recipes.capture.capture import LAUNCHES
 from recipes.kernels.families import check_rules
 from recipes.models.config_file import layer_count, preset_names
 from recipes.run.options import Add, byte_size
 
 __all__ = [
-    "COMBINED", "NAME", "NEEDS", "TABLES", "add_options", "analyse", "combine", "notebook_tables", "settings",
+    "COMBINED", "NAME", "TABLES", "add_options", "analyse", "combine", "notebook_tables", "settings",
     "summarise",
 ]  # fmt: skip
 
 NAME = "llm_nccl_sum"
-NEEDS = frozenset({LAUNCHES})
 TELLS_FINDINGS = False
 
 

@@ -233,7 +233,7 @@ def test_unexpected_fault_names_the_report(tmp_path, make_export, monkeypatch):
     from recipes.run.inputs import find_inputs
 
     (item,) = find_inputs([str(make_export())])
-    monkeypatch.setattr(run, "read_capture", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(run, "Capture", lambda *_, **__: 1 / 0)
     outcome = run.analyse_report(run.Task(item, 1, 1, "llm_kernel_families", None, Span(), None, None))
     assert outcome.file["status"] == "unreadable"
     assert "ZeroDivisionError" in outcome.file["message"]

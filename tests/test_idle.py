@@ -7,7 +7,7 @@ import pytest
 
 import oracle
 from conftest import FIXTURES, REPORTS
-from recipes.capture.capture import LAUNCHES, read_capture
+from recipes.capture.capture import Capture
 from recipes.events.gpu_work import Span
 from recipes.events.host_activity import HostActivity
 from recipes.events.idle import CAUSES, Gaps, find_gaps, split_by_cause
@@ -29,7 +29,7 @@ def all_gaps(work, rows):
 
 def idle(path):
     """The capture's gaps on its first device, and their ns by cause."""
-    capture = read_capture(open_export(path), Span(), RULES, {LAUNCHES})
+    capture = Capture(open_export(path), Span(), RULES)
     rows = np.flatnonzero(capture.work.device == 0)
     gaps = all_gaps(capture.work, rows)
     host = HostActivity(capture.report, capture.launches.thread)

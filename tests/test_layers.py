@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from recipes.capture.capture import LAYERS
 from recipes.steps.layers import _used
 from test_gpu_work import KERNELS, P
 from test_steps import CALLS, MAIN, calls, kernels, newest, ranges, read
@@ -18,7 +17,7 @@ def layers_of(capture):
 
 
 def test_layers_are_the_ranges_inside_a_step(sqlite_of):
-    capture = read(sqlite_of(newest("layers")), {LAYERS})
+    capture = read(sqlite_of(newest("layers")))
     assert {"layer * / attention", "layer * / mlp"} <= set(capture.layers.names)
     assert not capture.layers.by_capture.any()
     in_layers = capture.layers.of_operation >= 0
@@ -32,7 +31,7 @@ def test_range_around_a_step_is_no_layer(make_export):
         NVTX_EVENTS=ranges(*nested, (110, 190, MAIN, "decode bs=1", 59)),
         **{KERNELS: kernels((50, 60, P, 1), (61, 62, P, 2)), CALLS: calls((30, 31, MAIN, 1), (45, 46, MAIN, 2))},
     )
-    assert layers_of(read(path, {LAYERS})) == [("layer *", False), (None, False)]
+    assert layers_of(read(path)) == [("layer *", False), (None, False)]
 
 
 def replays(make_export, ranges_, nodes, kernel_rows, call_rows, ran):
@@ -62,7 +61,7 @@ def test_graph_nodes_belong_to_the_range_open_at_capture(make_export):
          (24, MAIN, 102, 2)],
         [(50, 60, P, 7), (61, 70, P, 7), (250, 260, P, 8), (261, 270, P, 8)], REPLAYS, [101, 102, 101, 102],
     )  # fmt: skip
-    assert layers_of(read(path, {LAYERS})) == [("layer * / attention", True), ("layer *", True)] * 2
+    assert layers_of(read(path)) == [("layer * / attention", True), ("layer *", True)] * 2
 
 
 def test_graph_nodes_of_two_processes_with_the_same_ids(make_export):
@@ -74,7 +73,7 @@ def test_graph_nodes_of_two_processes_with_the_same_ids(make_export):
         [(50, 60, P, 7), (250, 260, P, 8), (50, 60, process, 7), (250, 260, process, 8)],
         [*REPLAYS, (40, 41, main, 7), (240, 241, main, 8)], [1, 1, 1, 1],
     )  # fmt: skip
-    assert layers_of(read(path, {LAYERS})) == [("attention", True)] * 2 + [("mlp", True)] * 2
+    assert layers_of(read(path)) == [("attention", True)] * 2 + [("mlp", True)] * 2
 
 
 def test_graph_nodes_whose_capture_is_not_in_the_report_keep_the_range_of_their_launch(make_export):
@@ -82,7 +81,7 @@ def test_graph_nodes_whose_capture_is_not_in_the_report_keep_the_range_of_their_
     path = replays(
         make_export, [*DECODES, *forward], [(5, MAIN, 99, None)], [(50, 60, P, 7), (250, 260, P, 8)], REPLAYS, [1, 1]
     )
-    assert layers_of(read(path, {LAYERS})) == [("forward", False)] * 2
+    assert layers_of(read(path)) == [("forward", False)] * 2
 
 
 def test_layers_that_touch_are_beside_each_other_and_not_inside(make_export):
@@ -95,7 +94,7 @@ def test_layers_that_touch_are_beside_each_other_and_not_inside(make_export):
         **{KERNELS: kernels(*((400 + 10 * n, 405 + 10 * n, P, n) for n in range(5))),
            CALLS: calls(*((at, at + 1, MAIN, n) for n, at in enumerate(launches)))},
     )  # fmt: skip
-    found = [name for name, _ in layers_of(read(path, {LAYERS}))]
+    found = [name for name, _ in layers_of(read(path))]
     assert found == ["layer / attention", "layer / mlp", "layer / mlp / up", "layer / norm", None]
 
 

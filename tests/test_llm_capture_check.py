@@ -17,10 +17,9 @@ import pytest
 
 from conftest import FIXTURES, REPORTS, nsight, pack
 from llm_capture_check.analysis import Settings, analyse
-from llm_capture_check.recipe import NEEDS
 from llm_capture_check.report_set import combine
 from recipes.base.tables import FILES
-from recipes.capture.capture import read_capture
+from recipes.capture.capture import Capture
 from recipes.events.gpu_work import Span
 from recipes.findings.diagnostics import judged
 from recipes.findings.finding import SEVERITIES
@@ -52,7 +51,7 @@ BROKEN_2023 = {"own_gpu": {"device_identity"}, "shared_gpu": {"device_identity"}
 
 def analysed(path: Path, *, span: Span = Span(), step_time_ns: float | None = None):
     """The tables of an export, as lists of rows."""
-    tables, _ = analyse(read_capture(open_export(path), span, RULES, NEEDS), Settings(step_time_ns))
+    tables, _ = analyse(Capture(open_export(path), span, RULES), Settings(step_time_ns))
     return {name: table.to_pylist() for name, table in tables.items()}
 
 

@@ -13,8 +13,7 @@ from conftest import FIXTURES, REPORTS, pack
 from llm_decode_floor import recipe as floor_recipe
 from llm_decode_floor.analysis import BETWEEN_STEPS, Settings, analyse
 from llm_decode_floor.phase_floors import FloorSettings
-from llm_decode_floor.recipe import NEEDS
-from recipes.capture.capture import read_capture
+from recipes.capture.capture import Capture
 from recipes.events.gpu_work import Span
 from recipes.models.model import load_model, opaque_model
 from recipes.nsight.export import export
@@ -28,7 +27,7 @@ LLAMA = load_model("llama-3.1-8b")
 
 
 def analysed(path: Path, floor: FloorSettings = FloorSettings()) -> dict[str, pd.DataFrame]:
-    capture = read_capture(open_export(path), Span(), RULES, NEEDS)
+    capture = Capture(open_export(path), Span(), RULES)
     return {name: table.to_pandas() for name, table in analyse(capture, Settings(None, floor))[0].items()}
 
 
@@ -251,7 +250,7 @@ def test_weights_as_bytes_or_parameters_give_a_floor(worked_example):
 
 
 def test_schema_is_that_of_the_tables(worked_example):
-    capture = read_capture(open_export(worked_example), Span(), RULES, NEEDS)
+    capture = Capture(open_export(worked_example), Span(), RULES)
     for name, table in analyse(capture, Settings(None, FloorSettings()))[0].items():
         (spec,) = (spec for spec in floor_recipe.TABLES if spec.name == name)
         assert table.column_names == [column for column in spec.names if column not in ("report", "rank")]
@@ -269,14 +268,14 @@ def test_what_follows_the_last_step_is_not_taken_for_nothing(exporter, tmp_path)
 
 def test_range_that_cuts_steps_rates_only_whole_ones(exporter):
     path = export(FIXTURES / "decode_graph.nsys-rep", exporter)
-    capture = read_capture(open_export(path), Span(20_000_000, 35_000_000), RULES, NEEDS)
+    capture = Capture(open_export(path), Span(20_000_000, 35_000_000), RULES)
     tables = {name: table.to_pandas() for name, table in analyse(capture, Settings(None, FloorSettings()))[0].items()}
     assert tables["steps"][["step", "edge"]].to_numpy().tolist() == [[1, True], [2, False], [3, True]]
     assert tables["phases"][["steps", "duration_p50_ns"]].to_numpy().tolist() == [[1, 6_787_571]]
 
 
 def remarks_of(path: Path, batch: int) -> tuple[dict[str, pd.DataFrame], list[str]]:
-    capture = read_capture(open_export(path), Span(), RULES, NEEDS)
+    capture = Capture(open_export(path), Span(), RULES)
     tables, remarks = analyse(capture, Settings(None, FloorSettings(model=LLAMA, batch=batch, context=64)))
     return {name: table.to_pandas() for name, table in tables.items()}, remarks
 

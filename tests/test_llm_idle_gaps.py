@@ -16,10 +16,9 @@ import oracle
 from conftest import FIXTURES, REPORTS, nsight, pack
 from llm_idle_gaps.analysis import Settings, analyse
 from llm_idle_gaps.launch_statistics import launch_statistics
-from llm_idle_gaps.recipe import NEEDS
 from llm_idle_gaps.tables import BETWEEN_STEPS, GAPS, TABLES
 from llm_idle_gaps.tally import EDGES_NS
-from recipes.capture.capture import read_capture
+from recipes.capture.capture import Capture
 from recipes.events.gpu_work import Span
 from recipes.events.idle import CAUSES
 from recipes.nsight.export import export
@@ -36,7 +35,7 @@ ADDITIVE = ["window_ns", "busy_ns", "copy_only_ns", "idle_ns", *SUMMED, "gaps", 
 
 
 def analysed(path: Path, *, min_gap_ns: float = 0, span: Span = Span()) -> dict[str, pd.DataFrame]:
-    tables, remarks = analyse(read_capture(open_export(path), span, RULES, NEEDS), Settings(min_gap_ns))
+    tables, remarks = analyse(Capture(open_export(path), span, RULES), Settings(min_gap_ns))
     assert remarks == []
     return {name: table.to_pandas() for name, table in tables.items()}
 
@@ -561,7 +560,7 @@ def test_one_launch_over_several_steps_is_charged_once(make_export):
         KERNELS: kernels(*((start, start + 5, 1) for start in range(100, 180, 10))),
         CALLS: calls((40, 90, 1, GRAPH_LAUNCH)),
     })  # fmt: skip
-    capture = read_capture(open_export(path), Span(), RULES, NEEDS)
+    capture = Capture(open_export(path), Span(), RULES)
     group = np.repeat([0, 1], 4)
     found = launch_statistics(capture.report, capture.work, capture.launches, group, np.array([0, 1]), np.array([0, 0]))
     assert found["launches"].tolist() == [1, 0]

@@ -18,9 +18,8 @@ import oracle
 from conftest import REPORTS, pack
 from llm_nccl_sum.analysis import Settings, analyse
 from llm_nccl_sum.combined import _sizes, combine
-from llm_nccl_sum.recipe import NEEDS
 from llm_nccl_sum.tables import COMMUNICATION
-from recipes.capture.capture import read_capture
+from recipes.capture.capture import Capture
 from recipes.collectives.bandwidth import bus_factor, whole_message
 from recipes.collectives.kernel_names import Kind, kind_of
 from recipes.collectives.matching import match_sets, rank_sets, told_by_all
@@ -39,7 +38,7 @@ RULES = load_phase_rules()
 
 
 def analysed(path: Path, settings: Settings = Settings()) -> dict[str, pd.DataFrame]:
-    tables, _ = analyse(read_capture(open_export(path), Span(), RULES, NEEDS), settings)
+    tables, _ = analyse(Capture(open_export(path), Span(), RULES), settings)
     return {name: table.to_pandas() for name, table in tables.items()}
 
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import shutil
-from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from conftest import FIXTURES, REPORTS, nsight
-from recipes.capture.capture import ALL, read_capture
-from recipes.capture.edges import edge_steps
+from recipes.capture.capture import ALL, Capture
 from recipes.events.gpu_work import Span
 from recipes.report.report import open_export
 from recipes.steps.attribution import NO_LAUNCH, OUTSIDE
@@ -25,8 +23,8 @@ RULES = load_phase_rules()
 CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
 
 
-def read(path: Path, needs: Collection[str] = ()):
-    return read_capture(open_export(path), Span(), RULES, needs)
+def read(path: Path):
+    return Capture(open_export(path), Span(), RULES)
 
 
 def newest(name: str) -> Path:
@@ -167,14 +165,14 @@ def test_inferred_steps_are_those_of_the_ranges(name, exporter):
 
 def test_profiler_stop_inside_a_step_makes_it_an_edge(sqlite_of):
     capture = read(sqlite_of(newest("broken_stop_inside")))
-    edge = edge_steps(capture)
+    edge = capture.edge
     assert edge.tolist() == [False] * 4 + [True]
 
 
 def test_good_captures_have_no_edges(sqlite_of):
     for name in ("decode_batches_eager", "decode_batches_graph", "serving_vllm", "training_fused"):
         capture = read(sqlite_of(newest(name)))
-        assert not edge_steps(capture).any(), name
+        assert not capture.edge.any(), name
 
 
 MAIN, AUTOGRAD, LOADER = (P + thread for thread in (1, 2, 3))
@@ -288,7 +286,7 @@ def test_launch_without_an_operation_marks_its_step(made):
         [(50, 60, P, 1), (250, 260, P, 3)], [(40, 45, MAIN, 1), (60, 65, MAIN, 2), (240, 245, MAIN, 3)], STEPS
     )
     assert capture.attribution.lost.tolist() == [1, 0]
-    edge = edge_steps(capture)
+    edge = capture.edge
     assert edge.tolist() == [True, False]
 
 
@@ -296,7 +294,7 @@ def test_range_that_was_never_closed_is_an_edge(made):
     open_ended = [(0, 100, MAIN, "step 0", 59), (200, None, MAIN, "step 1", 59)]
     capture = made([(50, 60, P, 1), (250, 260, P, 2)], [(40, 45, MAIN, 1), (240, 245, MAIN, 2)], open_ended)
     assert capture.attribution.step.tolist() == [0, 1]
-    assert edge_steps(capture).tolist() == [False, True]
+    assert capture.edge.tolist() == [False, True]
 
 
 def test_period_runs_to_the_next_step_on_the_device(made):
@@ -333,11 +331,11 @@ def test_time_range_marks_the_steps_that_it_cuts(exporter):
 
     path = export(FIXTURES / "decode_graph.nsys-rep", exporter)
     whole = read(path)
-    capture = read_capture(open_export(path), Span(20_000_000, 35_000_000), RULES)
+    capture = Capture(open_export(path), Span(20_000_000, 35_000_000), RULES)
     assert len(capture.work) < len(whole.work)
     assert capture.within.tolist() == [False, True, True, True, False]
     assert capture.cut.tolist() == [False, True, False, True, False]
-    assert edge_steps(capture).tolist() == [True, True, False, True, True]
+    assert capture.edge.tolist() == [True, True, False, True, True]
     assert counts(capture)[2] == 1042
 
 
@@ -371,4 +369,4 @@ def test_inference_keeps_its_place_behind_an_odd_operation(make_export):
     assert sizes.count(10) >= 18
     durations = project(capture.work, capture.attribution.step, capture.steps).duration_ns
     assert durations.max() < 100
-    assert edge_steps(capture).tolist() == [size != 10 for size in sizes]
+    assert capture.edge.tolist() == [size != 10 for size in sizes]

@@ -1,58 +1,199 @@
-"""A report as all recipes see it: GPU work, steps, and which work belongs to which step."""
+"""A report as all recipes see it: what is known of it is worked out here, once, when it is first used."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 
+from recipes.capture.edges import edge_steps
+from recipes.capture.passes import Called, attribute, read_calls
+from recipes.capture.processes import Process, processes_of
+from recipes.events.api_calls import count_graph_launches
+from recipes.events.api_survey import ApiSurvey
 from recipes.events.gpu_work import GpuWork, Span, read_gpu_work, select
-from recipes.events.launches import Launches, LaunchTable
-from recipes.report.facts import Facts
+from recipes.events.host_activity import HostActivity
+from recipes.events.launches import Launches
+from recipes.kernels.families import load_rules
+from recipes.kernels.work_families import NameFamilies, name_families
+from recipes.report.facts import Facts, read_facts
 from recipes.report.report import Report
-from recipes.steps.attribution import WAYS, Attribution, attribute
+from recipes.steps.attribution import WAYS, Attribution
 from recipes.steps.inference import infer_steps
 from recipes.steps.layers import Layers, find_layers
 from recipes.steps.phases import PhaseRule
+from recipes.steps.projection import Projection, project
 from recipes.steps.ranges import Ranges, commonest_names, ranges_by_domain, read_ranges
 from recipes.steps.steps import Steps, find_steps
 
 #: The phase that stands for the whole window, and the one for work in no step.
 ALL, OUTSIDE = "all", "outside"
-#: What a capture holds only for recipes that look at it.
-LAUNCHES, LAYERS, RANGES = "launches", "layers", "ranges"
 
 
-@dataclass(frozen=True)
 class Capture:
-    """A report, its GPU work, its steps (none found: no rows), the step of each operation; launches, layers and ranges
-    only when asked for."""
+    """One report, or the part of it that touches a time range.
 
-    report: Report
-    work: GpuWork
-    steps: Steps
-    attribution: Attribution
-    launches: Launches | None
-    layers: Layers | None
-    ranges: Ranges | None
-    #: How many ranges there are in each NVTX domain; the default domain is empty text.
-    domains: dict[str, int]
-    #: Its commonest range names.
-    commonest: list[str]
-    #: The time range looked at.
-    span: Span
-    #: Of each step, whether it lies in the time range looked at, in part at least; and whether it is cut by it.
-    within: np.ndarray
-    cut: np.ndarray
-    #: What the report says of itself and the user of it, where that is known.
-    facts: Facts | None = None
+    What it offers is worked out on first use, by one pass over the report's long tables where possible: a recipe that
+    wants `launches` or `survey` asks for one of them first, since `attribution` then comes with them. Reading raises
+    PackError when the report's export is damaged.
+    """
+
+    def __init__(self, report: Report, span: Span, rules: Sequence[PhaseRule], facts: Facts | None = None) -> None:
+        self.report, self.span, self._rules = report, span, rules
+        #: What the report says of itself and the user of it.
+        self.facts = facts or read_facts(report, "")
+        self._families: dict[Path | None, NameFamilies] = {}
 
     @property
     def filtered(self) -> bool:
         """Whether only a part of the report is looked at."""
         return self.span != Span()
+
+    # The whole report. Steps are known whole before they are cut.
+
+    @cached_property
+    def _whole_work(self) -> GpuWork:
+        return read_gpu_work(self.report)
+
+    @cached_property
+    def ranges(self) -> Ranges:
+        """Its NVTX ranges, whatever the time range."""
+        work = self._whole_work
+        return read_ranges(self.report, int(work.end_ns.max()) if len(work) else 0)
+
+    @cached_property
+    def domains(self) -> dict[str, int]:
+        """How many ranges there are in each NVTX domain; the default domain is empty text."""
+        return ranges_by_domain(self.ranges)
+
+    @cached_property
+    def commonest(self) -> list[str]:
+        """Its commonest range names."""
+        return commonest_names(self.ranges)
+
+    @cached_property
+    def _named_steps(self) -> Steps:
+        return find_steps(self.ranges, self._rules)
+
+    @cached_property
+    def _called(self) -> Called:
+        return read_calls(self.report, self._whole_work, self._named_steps, self.span)
+
+    @cached_property
+    def _steps(self) -> tuple[Steps, Attribution]:
+        """The steps and whose work is whose, of the whole report: by NVTX ranges, else by repetition."""
+        if not len(self._named_steps):
+            return infer_steps(self.report, self._whole_work)
+        if "_called" in self.__dict__:
+            return self._named_steps, self._called.attribution
+        return self._named_steps, attribute(self.report, self._whole_work, self._named_steps)
+
+    @property
+    def steps(self) -> Steps:
+        """Its steps, whole; none found: no rows."""
+        return self._steps[0]
+
+    @cached_property
+    def survey(self) -> ApiSurvey:
+        """What its API calls tell as a whole."""
+        return self._called.survey
+
+    @cached_property
+    def graph_launches(self) -> int:
+        """How many API calls launched a CUDA graph."""
+        return self.survey.graph_launches if "_called" in self.__dict__ else count_graph_launches(self.report)
+
+    @cached_property
+    def processes(self) -> list[Process]:
+        """The processes that have to do with CUDA or with this capture, in order of id."""
+        return processes_of(self.report, self._whole_work.devices.pids)
+
+    # The part that is looked at.
+
+    @cached_property
+    def _kept(self) -> np.ndarray:
+        return self.span.touches(self._whole_work.start_ns, self._whole_work.end_ns)
+
+    @cached_property
+    def work(self) -> GpuWork:
+        """The GPU's work."""
+        return select(self._whole_work, self._kept) if self.filtered else self._whole_work
+
+    @cached_property
+    def attribution(self) -> Attribution:
+        """The step of each operation."""
+        whole = self._steps[1]
+        return replace(whole, step=whole.step[self._kept], way=whole.way[self._kept]) if self.filtered else whole
+
+    @cached_property
+    def launches(self) -> Launches:
+        """The launch of each operation."""
+        whole = self._called.launches
+        return replace(whole, of_operation=whole.of_operation[self._kept]) if self.filtered else whole
+
+    @cached_property
+    def layers(self) -> Layers:
+        """The range inside its step that each operation belongs to."""
+        layers = find_layers(self.report, self._whole_work, self._called.launches, self.ranges, self.steps)
+        if not self.filtered:
+            return layers
+        kept = self._kept
+        return replace(layers, of_operation=layers.of_operation[kept], by_capture=layers.by_capture[kept])
+
+    @cached_property
+    def _kept_and_lost(self) -> tuple[np.ndarray, np.ndarray]:
+        """Of each step, how many of its operations are looked at, and how many are not."""
+        step, count = self._steps[1].step, len(self.steps)
+        kept = self._kept if self.filtered else np.ones(len(step), dtype=bool)
+        return tuple(np.bincount(step[(step >= 0) & chosen], minlength=count) for chosen in (kept, ~kept))
+
+    @cached_property
+    def within(self) -> np.ndarray:
+        """Of each step, whether it lies in the time range looked at, in part at least."""
+        kept, lost = self._kept_and_lost
+        return (kept > 0) | (lost == 0)
+
+    @cached_property
+    def cut(self) -> np.ndarray:
+        """Of each step, whether the time range cuts it."""
+        kept, lost = self._kept_and_lost
+        return (kept > 0) & (lost > 0)
+
+    @cached_property
+    def projection(self) -> Projection:
+        """The steps as the GPU ran them."""
+        return project(self.work, self.attribution.step, self.steps)
+
+    @cached_property
+    def edge(self) -> np.ndarray:
+        """Which steps may be incomplete, bool per step."""
+        return edge_steps(self.report, self.work, self.steps, self.attribution, self.cut)
+
+    def families(self, rules: Path | None = None) -> NameFamilies:
+        """The family of each kernel name, a user's rules in front. PackError when their file is none."""
+        if rules not in self._families:
+            self._families[rules] = name_families(self.work, load_rules(rules))
+        return self._families[rules]
+
+    @cached_property
+    def host(self) -> HostActivity:
+        """What the launching threads did, with the names of their calls."""
+        return HostActivity(self.report, self.launches.thread, named=True)
+
+    @property
+    def host_times(self) -> HostActivity:
+        """The same without names, which takes less memory; not kept."""
+        return self.host if "host" in self.__dict__ else HostActivity(self.report, self.launches.thread)
+
+    def share_passes(self) -> None:
+        """Does each pass over the API calls for all that can be known by it: where several analyses share a capture."""
+        if len(self._whole_work):
+            _ = self._called, self.host
+
+    # What is told of it.
 
     def phases(self) -> list[tuple[str, np.ndarray | slice]]:
         """Each phase and what selects its operations: `all`, the phases that were found, `outside` the steps."""
@@ -98,64 +239,3 @@ class Capture:
         # Shifted by one: bincount takes no negative numbers, and -1 is no way at all.
         time_ns = np.bincount(self.attribution.way + 1, weights=durations_ns, minlength=len(WAYS) + 1)
         return {way: float(time_ns[number + 1] / max(time_ns.sum(), 1)) for number, way in enumerate(WAYS)}
-
-
-def read_capture(report: Report, span: Span, rules: Sequence[PhaseRule], needs: Collection[str] = ()) -> Capture:
-    """Reads what recipes need: of LAUNCHES, LAYERS and RANGES only what is in `needs`, since they take memory.
-
-    Work that does not touch the span is left out at last, so that steps are known whole before they are cut.
-    PackError when the report's export is damaged.
-    """
-    work = read_gpu_work(report)
-    last_ns = int(work.end_ns.max()) if len(work) else 0
-    ranges = read_ranges(report, last_ns)
-    steps = find_steps(ranges, rules)
-    # Layers are found by the launches.
-    table = LaunchTable(len(work)) if {LAUNCHES, LAYERS} & set(needs) else None
-    attribution = attribute(report, work, steps, table)
-    if not len(steps):
-        steps, attribution = infer_steps(report, work)
-    within = np.ones(len(steps), dtype=bool)
-    capture = Capture(
-        report=report,
-        work=work,
-        steps=steps,
-        attribution=attribution,
-        launches=table.launches() if table else None,
-        layers=None,
-        ranges=ranges if RANGES in needs else None,
-        domains=ranges_by_domain(ranges),
-        commonest=commonest_names(ranges),
-        span=span,
-        within=within,
-        cut=~within,
-    )
-    if LAYERS in needs:
-        capture = replace(capture, layers=find_layers(report, work, capture.launches, ranges, steps))
-    return capture if span == Span() else _cut(capture, span)
-
-
-def _cut(capture: Capture, span: Span) -> Capture:
-    """The part of a capture that touches a span, with the steps marked that it cuts or leaves out."""
-    work, attribution = capture.work, capture.attribution
-    keep = span.touches(work.start_ns, work.end_ns)
-    in_step = attribution.step >= 0
-    count = len(capture.steps)
-    kept = np.bincount(attribution.step[in_step & keep], minlength=count)
-    lost = np.bincount(attribution.step[in_step & ~keep], minlength=count)
-    chosen = replace(attribution, step=attribution.step[keep], way=attribution.way[keep])
-    launches = capture.launches
-    if launches is not None:
-        launches = replace(launches, of_operation=launches.of_operation[keep])
-    layers = capture.layers
-    if layers is not None:
-        layers = replace(layers, of_operation=layers.of_operation[keep], by_capture=layers.by_capture[keep])
-    return replace(
-        capture,
-        work=select(work, keep),
-        attribution=chosen,
-        launches=launches,
-        layers=layers,
-        within=(kept > 0) | (lost == 0),
-        cut=(kept > 0) & (lost > 0),
-    )

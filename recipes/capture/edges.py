@@ -6,7 +6,6 @@ import re
 
 import numpy as np
 
-from recipes.capture.capture import Capture
 from recipes.events.gpu_work import GpuWork
 from recipes.report import schema
 from recipes.report.report import Report
@@ -17,15 +16,16 @@ from recipes.steps.steps import Steps
 _START_STOP = re.compile(r"(?i)profiler.?(?:start|stop)|process exit|profiling initialization")
 
 
-def edge_steps(capture: Capture) -> np.ndarray:
+def edge_steps(report: Report, work: GpuWork, steps: Steps, attribution: Attribution, cut: np.ndarray) -> np.ndarray:
     """Which steps may be incomplete, bool per step.
 
     Those with no operation, with launches inside whose work was not recorded, never closed, touched by the profiler's
-    start or stop, cut by the time range looked at, and the first one on a GPU that was already busy with work launched
-    before the window.
+    start or stop, `cut` by the time range looked at, and the first one on a GPU that was already busy with work
+    launched before the window.
     """
-    report, work, steps, attribution = capture.report, capture.work, capture.steps, capture.attribution
-    edge = ~attribution.working | (attribution.lost > 0) | ~steps.closed | capture.cut
+    if not len(steps):
+        return np.zeros(0, dtype=bool)
+    edge = ~attribution.working | (attribution.lost > 0) | ~steps.closed | cut
     for start_ns, end_ns in _starts_and_stops(report):
         edge |= (steps.start_ns <= end_ns) & (steps.end_ns >= start_ns)
     edge[begun_before(work, steps, attribution)] = True

@@ -6,32 +6,10 @@ import numpy as np
 
 from recipes.base.interval_lookup import Lookup
 from recipes.events.devices import pid_of
-from recipes.report.report import Report
-
-_BEGIN, _END = ("cudaStreamBeginCapture", "cuStreamBeginCapture"), ("cudaStreamEndCapture", "cuStreamEndCapture")
-
-
-def capture_edge_ids(report: Report) -> tuple[np.ndarray, np.ndarray]:
-    """The string ids of the calls that begin captures, and of those that end them."""
-    texts = list(zip(report.strings.ids.tolist(), report.strings.values.to_pylist(), strict=True))
-    begins, ends = (
-        np.array([number for number, text in texts if text is not None and text.startswith(names)], dtype=np.int64)
-        for names in (_BEGIN, _END)
-    )
-    return begins, ends
-
-
-def capture_edges(name: np.ndarray, edge_ids: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Which calls, given by string id, are such edges, and whether each is an end."""
-    begins, ends = edge_ids
-    if not len(begins):
-        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=bool)
-    rows = np.flatnonzero(np.isin(name, np.append(begins, ends)))
-    return rows, np.isin(name[rows], ends)
 
 
 def captures(thread: np.ndarray, at_ns: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Thread, begin and end of each capture: a begin and the next end on its thread."""
+    """Thread, begin and end of each capture: a begin and the next end on its thread. `ends` tells ends from begins."""
     order = np.lexsort((ends, at_ns, thread))
     thread, at_ns, ends = thread[order], at_ns[order], ends[order]
     pair = np.flatnonzero(~ends[:-1] & ends[1:] & (thread[:-1] == thread[1:]))

@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-import pyarrow.compute as pc
 
 from recipes.base import intervals
 from recipes.base.interval_lookup import check_room, contained
 from recipes.base.memory import gather
+from recipes.events.cuda_calls import SYNC, call_ids
 from recipes.report import schema
 from recipes.report.report import Report, numbers
 
 Intervals = tuple[np.ndarray, np.ndarray]
 # Times from here on are moved, which takes a copy, so that those of many threads fit on one line.
 _SMALL_NS = 1 << 44
-# Calls that wait for the GPU: cudaStreamSynchronize, cuEventSynchronize, cudaMemcpy; but not cudaMemcpyAsync.
-_SYNCHRONISING, _ASYNCHRONOUS = r"(?i)^cu(da)?(\w*Synchronize|(Memcpy|Memset)\w*)", r"(?i)Async"
 
 
 class HostActivity:
@@ -27,7 +25,8 @@ class HostActivity:
     """
 
     def __init__(self, report: Report, threads: np.ndarray, *, named: bool = False) -> None:
-        """`named` keeps the names of calls too, for `held_by` and `waiting_call`."""
+        """`named` keeps the names of calls too, for `held_by`, `waiting_call` and `calls_near`."""
+        self.named = named
         self.threads = np.unique(threads)
         calls, line, syncs, name = _calls_on(report, self.threads, named=named)
         overhead, overhead_thread = _overhead(report)
@@ -83,6 +82,15 @@ class HostActivity:
         much, in ns. The call int32, a place in the report's strings; -1 where no call did."""
         return self._calls_named.longest(*self._place(thread, start_ns, end_ns))
 
+    def calls_near(self, thread: int, start_ns: int, end_ns: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The calls of a thread that touch an interval: start_ns, end_ns int64; name int32, a place in the report's
+        strings, or -1."""
+        line = int(np.searchsorted(self.threads, thread))
+        first, last = (int(time[0]) for time in self._place(*(np.array([x]) for x in (thread, start_ns, end_ns))))
+        starts_ns, ends_ns, name = self._calls_named.touching(first, last)
+        moved_ns = self._lowest - line * self._length
+        return starts_ns + moved_ns, ends_ns + moved_ns, name
+
     def split(self, thread: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray) -> tuple[np.ndarray, ...]:
         """Of each interval on a thread: ns in profiler overhead, then in synchronising calls, then in other calls."""
         span = self._place(thread, start_ns, end_ns)
@@ -108,12 +116,23 @@ class _NamedCalls:
     def __init__(self, starts_ns: np.ndarray, ends_ns: np.ndarray, name: np.ndarray) -> None:
         order = intervals.by_start(starts_ns)
         starts_ns, ends_ns, name = starts_ns[order], ends_ns[order], name[order]
+        self._all = starts_ns, ends_ns, name
         if not (starts_ns[1:] >= ends_ns[:-1]).all():
             # A call inside another one is that one. What is left is in order of end too.
             order = np.lexsort((-ends_ns, starts_ns))
             order = order[~contained(starts_ns[order], ends_ns[order])]
             starts_ns, ends_ns, name = starts_ns[order], ends_ns[order], name[order]
         self._starts_ns, self._ends_ns, self._name = starts_ns, ends_ns, name
+
+    def touching(self, start_ns: int, end_ns: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Start, end and name of all calls that touch an interval, in order of start."""
+        starts_ns, ends_ns, name = self._all
+        # What contains others ends later than they begin: look back as far as the outermost ones.
+        outer = np.searchsorted(self._ends_ns, start_ns)
+        first = np.searchsorted(starts_ns, self._starts_ns[outer]) if outer < len(self._ends_ns) else len(starts_ns)
+        rows = slice(first, np.searchsorted(starts_ns, end_ns, side="right"))
+        near = ends_ns[rows] >= start_ns
+        return starts_ns[rows][near], ends_ns[rows][near], name[rows][near]
 
     def longest(self, start_ns: np.ndarray, end_ns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The name whose calls overlap each interval most, -1 for none, and the ns."""
@@ -170,7 +189,7 @@ def _calls_on(
 ) -> tuple[Intervals, np.ndarray, np.ndarray, np.ndarray]:
     """The API calls of some threads: start and end; the thread of each, as a place in `threads`; which synchronise;
     the name of each, as a place in the report's strings, none when not `named`."""
-    waits = _sync_name_ids(report)
+    waits = call_ids(report, SYNC)
 
     def pieces() -> Iterator[tuple[np.ndarray, ...]]:
         for batch in report.batches(schema.API_CALLS, ["start_ns", "end_ns", "global_tid", "name"]):
@@ -183,10 +202,3 @@ def _calls_on(
     types = [np.int64, np.int64, np.int16 if len(threads) < 1 << 15 else np.int32, bool, *([np.int32] if named else [])]
     start_ns, end_ns, line, waiting, *name = gather(pieces(), report.count(schema.API_CALLS), types)
     return (start_ns, end_ns), line, waiting, name[0] if named else np.zeros(0, dtype=np.int32)
-
-
-def _sync_name_ids(report: Report) -> np.ndarray:
-    strings = report.strings
-    named = pc.match_substring_regex(strings.values, _SYNCHRONISING)
-    waits = pc.and_not(named, pc.match_substring_regex(strings.values, _ASYNCHRONOUS))
-    return strings.ids[waits.fill_null(False).to_numpy(zero_copy_only=False)]

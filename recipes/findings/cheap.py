@@ -6,7 +6,7 @@ from recipes.findings.coverage import little_in_steps, lost_launches, silent_ste
 from recipes.findings.diagnostics import diagnostics
 from recipes.findings.finding import Finding
 from recipes.findings.nvtx import no_ranges, no_steps
-from recipes.findings.processes import idle_contexts, missing_processes, processes_of
+from recipes.findings.processes import idle_contexts, missing_processes
 from recipes.findings.remedies import in_order
 from recipes.findings.subject import Subject
 from recipes.findings.work import (
@@ -31,7 +31,7 @@ _EFFECTS = {
 
 def cheap_checks(subject: Subject) -> list[Finding]:
     """What limits a capture, as far as it can be told from what every recipe reads anyway."""
-    processes = processes_of(subject.capture.report, subject.capture.work.devices.pids)
+    processes = subject.capture.processes
     if not len(subject.capture.work):
         beside = () if subject.capture.filtered else missing_processes(subject, processes)
         return in_order([no_gpu_work(subject, processes), *beside, *diagnostics(subject)])

@@ -8,7 +8,7 @@ import numpy as np
 
 from recipes.base.interval_lookup import Lookup
 from recipes.base.units import format_count
-from recipes.findings.api_survey import ApiSurvey
+from recipes.events.api_survey import ApiSurvey
 from recipes.findings.finding import INFO, Finding
 from recipes.findings.nvtx import LIBRARIES
 from recipes.findings.subject import Subject

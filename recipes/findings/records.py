@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from recipes.base.units import format_ns, format_share
-from recipes.findings.api_survey import ApiSurvey
+from recipes.events.api_survey import ApiSurvey
 from recipes.findings.finding import WARN, Finding
 from recipes.findings.subject import Subject
 

@@ -10,8 +10,8 @@ import numpy as np
 from recipes.base import intervals
 from recipes.base.units import format_count, format_ns
 from recipes.capture.capture import Capture
+from recipes.events.api_survey import SETUP, ApiSurvey
 from recipes.events.gpu_work import KERNEL, MEMCPY
-from recipes.findings.api_survey import SETUP, ApiSurvey
 from recipes.findings.finding import INFO, WARN, Finding
 from recipes.findings.subject import Subject
 

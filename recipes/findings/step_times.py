@@ -9,10 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from recipes.capture.capture import Capture
-from recipes.capture.edges import edge_steps
-from recipes.kernels.families import load_rules
-from recipes.kernels.work_families import name_families
-from recipes.steps.projection import Projection, project
+from recipes.steps.projection import Projection
 
 
 @dataclass(frozen=True)
@@ -67,12 +64,10 @@ class StepTimes:
 def step_times(capture: Capture) -> StepTimes:
     """The steps of a capture on its devices."""
     work, steps = capture.work, capture.steps
-    projection = project(work, capture.attribution.step, steps)
-    families = name_families(work, load_rules(None))
+    projection, families, edge = capture.projection, capture.families(), capture.edge
     code = families.families.index("gemm") if "gemm" in families.families else -1
     rows = np.flatnonzero((projection.of_operation >= 0) & (families.of_name == code)[work.name])
     entry, count = projection.of_operation[rows], len(projection)
-    edge = edge_steps(capture) if len(steps) else np.zeros(0, dtype=bool)
     numbers = np.array(work.devices.numbers, dtype=np.int64)
     return StepTimes(
         step=projection.step.astype(np.int64),

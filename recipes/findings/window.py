@@ -12,8 +12,8 @@ from recipes.base import intervals
 from recipes.base.rule_file import packaged_rows
 from recipes.base.units import format_count, format_ns, format_share
 from recipes.capture.edges import begun_before
+from recipes.events.api_survey import ApiSurvey
 from recipes.events.launches import NONE
-from recipes.findings.api_survey import ApiSurvey
 from recipes.findings.finding import INFO, WARN, Finding
 from recipes.findings.step_times import StepTimes
 from recipes.findings.subject import Subject

@@ -8,14 +8,14 @@ import numpy as np
 
 from recipes.base import intervals
 from recipes.base.units import format_share
+from recipes.capture.capture import Capture
+from recipes.capture.processes import Process
 from recipes.events.gpu_work import GRAPH, GpuWork
 from recipes.findings.finding import ERROR, INFO, WARN, Finding
-from recipes.findings.processes import Process
 from recipes.findings.subject import Subject
 from recipes.report import schema
 from recipes.report.report import Report
 
-_GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch")
 _OPERATIONS = (schema.KERNELS, schema.MEMCPYS, schema.MEMSETS)
 _WORK_TABLES = (*_OPERATIONS, schema.API_CALLS)
 #: Fewer records than this share may be odd without harm.
@@ -46,7 +46,7 @@ def no_gpu_work(subject: Subject, processes: Sequence[Process]) -> Finding:
 
 def opaque_graphs(subject: Subject) -> Iterator[Finding]:
     """CUDA graphs that were traced as a whole, or not at all."""
-    work, report = subject.capture.work, subject.capture.report
+    work = subject.capture.work
     opaque = work.kind == GRAPH
     if opaque.any():
         devices = range(len(work.devices.numbers))
@@ -55,7 +55,7 @@ def opaque_graphs(subject: Subject) -> Iterator[Finding]:
         message = "CUDA graphs were traced as a whole: kernels in them are not seen"
         evidence = f"{format_share(hidden_ns / max(busy_ns, 1))} of the GPU's busy time"
         yield subject.found("opaque_graphs", WARN, message, evidence)
-    elif not subject.capture.filtered and _launches_graphs(report):
+    elif not subject.capture.filtered and _lost_all_graphs(subject.capture):
         message = "CUDA graphs were launched but their work was not recorded: times are too low"
         yield subject.found("lost_graph_work", WARN, message, "0 operations of a graph")
 
@@ -94,16 +94,10 @@ def device_identity(subject: Subject) -> Iterator[Finding]:
         yield subject.found("device_identity", WARN, remark, "no TARGET_INFO_CUDA_DEVICE of these processes")
 
 
-def _launches_graphs(report: Report) -> bool:
+def _lost_all_graphs(capture: Capture) -> bool:
     """Whether graphs were launched and no operation is of a graph; False where the export does not tell nodes."""
-    # The strings tell without reading millions of calls when no graph is launched at all.
-    names = report.strings.values.to_pylist()
-    if not any(name and name.startswith(_GRAPH_LAUNCHES) for name in names):
-        return False
-    if not report.tells(schema.KERNELS, "graph_node_id") or _sees_nodes(report):
-        return False
-    called = report.read(schema.API_CALLS, ["name"])["name"].combine_chunks().dictionary.to_pylist()
-    return any(name and name.startswith(_GRAPH_LAUNCHES) for name in called)
+    report = capture.report
+    return report.tells(schema.KERNELS, "graph_node_id") and capture.graph_launches > 0 and not _sees_nodes(report)
 
 
 def _sees_nodes(report: Report) -> bool:

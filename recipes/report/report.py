@@ -44,6 +44,7 @@ class Report:
 
     def __init__(self, source: Source) -> None:
         self._source = source
+        self._kept: dict[SourceTable, pa.Table] = {}
 
     def read(self, table: SourceTable, columns: Sequence[str] | None = None) -> pa.Table:
         """The columns of a normalised table, all of them by default.
@@ -53,6 +54,13 @@ class Report:
         bytes are binary, text behind ids is a dictionary array. PackError when the export is damaged.
         """
         names = list(table.columns) if columns is None else list(columns)
+        if table.small:
+            if table not in self._kept:
+                self._kept[table] = self._read(table, list(table.columns))
+            return self._kept[table].select(names)
+        return self._read(table, names)
+
+    def _read(self, table: SourceTable, names: list[str]) -> pa.Table:
         exported = self._exported(table)
         if exported is None:
             fields = [(name, _result_type(table.columns[name])) for name in names]

@@ -26,16 +26,18 @@ class SourceColumn:
     time: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SourceTable:
     """A normalised table: its columns, and the exported tables that can hold it.
 
-    `exported` pairs a table's name with the columns that tell it from another of the same name.
+    `exported` pairs a table's name with the columns that tell it from another of the same name. A `small` table, of
+    which several want something, is read once and kept.
     """
 
     name: str
     columns: dict[str, SourceColumn]
     exported: tuple[tuple[str, tuple[str, ...]], ...]
+    small: bool = False
 
 
 def _int(*names: str) -> SourceColumn:
@@ -149,6 +151,7 @@ OVERHEAD = SourceTable(
     "overhead",
     {**_TIMES, "global_tid": _int("globalTid"), "name": _text(ids=("nameId",))},
     (("PROFILER_OVERHEAD", ()),),
+    small=True,
 )
 GPUS = SourceTable(
     "gpus",
@@ -162,33 +165,45 @@ GPUS = SourceTable(
         "is_discrete": _int("isDiscrete"),
     },
     (("TARGET_INFO_GPU", ()),),
+    small=True,
 )
 CUDA_DEVICES = SourceTable(
     "cuda_devices",
     {"gpu_id": _int("gpuId"), "cuda_id": _int("cudaId"), "pid": _int("pid"), "uuid": _text("uuid")},
     (("TARGET_INFO_CUDA_DEVICE", ()),),
+    small=True,
 )
 CONTEXTS = SourceTable(
-    "contexts", {"pid": _int("processId"), "device_id": _int("deviceId")}, (("TARGET_INFO_CUDA_CONTEXT_INFO", ()),)
+    "contexts",
+    {"pid": _int("processId"), "device_id": _int("deviceId")},
+    (("TARGET_INFO_CUDA_CONTEXT_INFO", ()),),
+    small=True,
 )
 PROCESSES = SourceTable(
     "processes",
     {"global_pid": _int("globalPid"), "pid": _int("pid"), "name": _text("name")},
     (("PROCESSES", ()),),
+    small=True,
 )
 THREADS = SourceTable(
-    "threads", {"global_tid": _int("globalTid"), "name": _text(ids=("nameId",))}, (("ThreadNames", ()),)
+    "threads",
+    {"global_tid": _int("globalTid"), "name": _text(ids=("nameId",))},
+    (("ThreadNames", ()),),
+    small=True,
 )
 _PAIRS = {"name": _text("name"), "value": _text("value")}
-EXPORT_INFO = SourceTable("export_info", _PAIRS, (("META_DATA_EXPORT", ()), ("EXPORT_META_DATA", ())))
-CAPTURE_INFO = SourceTable("capture_info", _PAIRS, (("META_DATA_CAPTURE", ()), ("CAPTURE_META_DATA", ())))
-SYSTEM_INFO = SourceTable("system_info", _PAIRS, (("TARGET_INFO_SYSTEM_ENV", ()),))
-SESSION = SourceTable("session", {"utc_epoch_ns": _int("utcEpochNs")}, (("TARGET_INFO_SESSION_START_TIME", ()),))
+EXPORT_INFO = SourceTable("export_info", _PAIRS, (("META_DATA_EXPORT", ()), ("EXPORT_META_DATA", ())), small=True)
+CAPTURE_INFO = SourceTable("capture_info", _PAIRS, (("META_DATA_CAPTURE", ()), ("CAPTURE_META_DATA", ())), small=True)
+SYSTEM_INFO = SourceTable("system_info", _PAIRS, (("TARGET_INFO_SYSTEM_ENV", ()),), small=True)
+SESSION = SourceTable(
+    "session", {"utc_epoch_ns": _int("utcEpochNs")}, (("TARGET_INFO_SESSION_START_TIME", ()),), small=True
+)
 STRINGS = SourceTable("strings", {"id": _int("id"), "value": _text("value")}, (("StringIds", ()),))
 DIAGNOSTICS = SourceTable(
     "diagnostics",
     {"timestamp_ns": _time("timestamp"), "severity": _int("severity"), "text": _text("text")},
     (("DIAGNOSTIC_EVENT", ()),),
+    small=True,
 )
 
 TABLES = (

@@ -26,7 +26,7 @@ from recipes.base.pack import ROOT
 from recipes.base.tables import FILES, Table
 from recipes.base.terminal import cleared, ended_by_sigterm, plain, progress
 from recipes.base.units import format_count
-from recipes.capture.capture import Capture, read_capture
+from recipes.capture.capture import Capture
 from recipes.events.gpu_work import Span
 from recipes.findings import quality
 from recipes.nsight.export import Exporter
@@ -46,8 +46,6 @@ class Recipe(Protocol):
 
     NAME: str
     TABLES: tuple[Table, ...]
-    #: What the recipe looks at beyond work and steps: of LAUNCHES, LAYERS and RANGES.
-    NEEDS: frozenset[str]
 
     def add_options(self, add: Add) -> None:
         """Adds the recipe's own options."""
@@ -298,12 +296,10 @@ def _analyse(task: Task, announce: Callable[[str], None]) -> tuple[dict[str, pa.
     if task.rank is not None:
         facts = replace(facts, rank=task.rank, rank_source="--rank-map")
     recipe = load_recipe(task.recipe)
-    capture = read_capture(report, task.span, load_phase_rules(task.phases), recipe.NEEDS)
-    capture = replace(capture, facts=facts)
-    return_freed()
-    work = capture.work
-    verdict = quality.judge(capture, facts)
+    capture = Capture(report, task.span, load_phase_rules(task.phases), facts)
+    # What the recipe asks for first decides how the report is read; the checks take what is there.
     tables, remarks = recipe.analyse(capture, task.settings)
+    work, verdict = capture.work, quality.judge(capture, facts)
     # A report of several processes has no rank of its own.
     ranked = (len(work.devices.pids) <= 1 or task.rank is not None) and facts.rank is not None
     row = _file_row(

@@ -8,11 +8,10 @@ from functools import cached_property
 import numpy as np
 
 from recipes.base.interval_lookup import Lookup
+from recipes.events.api_calls import ApiCalls
 from recipes.events.devices import pid_of
-from recipes.events.gpu_work import GpuWork, read_correlation
-from recipes.events.graph_captures import capture_edge_ids, capture_edges, captures, while_capturing
-from recipes.events.launches import LaunchIds, LaunchTable, api_calls
-from recipes.report.report import Report
+from recipes.events.graph_captures import while_capturing
+from recipes.events.launch_ids import NONE, LaunchIds
 from recipes.steps.steps import Steps
 
 #: An operation in no step; one whose launch is not in the report.
@@ -21,18 +20,6 @@ OUTSIDE, NO_LAUNCH = -1, -2
 #: no steps (PyTorch launches the backward pass so), or while a start/end range was open in the process, by a thread
 #: that has no ranges of its own, such as a data loader has.
 WAYS = ("same thread", "other thread", "time")
-# Calls that put work on the GPU; with runtime and driver prefix, and a version behind.
-_LAUNCH_CALLS = (
-    "LaunchKernel",
-    "LaunchKernelExC",
-    "LaunchKernelEx",
-    "LaunchCooperativeKernel",
-    "GraphLaunch",
-    "Launch",
-)
-
-
-_NO_CALLS = (np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
 
 
 @dataclass(frozen=True)
@@ -54,51 +41,34 @@ class Attribution:
         return np.bincount(self.step[self.step >= 0], minlength=len(self.launches)) > 0
 
 
-def attribute(report: Report, work: GpuWork, steps: Steps, table: LaunchTable | None = None) -> Attribution:
-    """Attributes the operations of a report to steps, and collects their launches on the way if a table is given.
+class Attributor:
+    """Attributes launches to steps while all API calls go by."""
 
-    Calls are streamed: there can be many more of them than operations.
-    """
-    code = np.full(len(work), NO_LAUNCH * len(WAYS), dtype=np.int32)
-    launches, lost = np.zeros(len(steps), dtype=np.int64), np.zeros(len(steps), dtype=np.int64)
-    resolver, launch_names, edge_ids = _Resolver(steps), launch_name_ids(report), capture_edge_ids(report)
-    columns = ["start_ns", "name"] if table is None else ["start_ns", "name", "end_ns"]
-    for process, rows, correlation_id in read_correlation(report, work):
-        ids = LaunchIds(correlation_id)
-        of_operation = ids.places(correlation_id)
-        # As long as the report, and known by its places now.
-        del correlation_id
-        if table is not None:
-            table.open(ids)
-        of_launch = np.full(len(ids), NO_LAUNCH * len(WAYS), dtype=np.int32)
-        unrecorded, edges = [_NO_CALLS], [(*_NO_CALLS, np.zeros(0, dtype=bool))]
-        for thread, call_id, start_ns, name, *end_ns in api_calls(report, process, *columns):
-            place = ids.places(call_id)
-            working = place >= 0
-            place = place[working]
-            if table is not None:
-                names = report.strings.positions(name[working])
-                # A call without a usable end counts as one that took no time.
-                done_ns = np.maximum(start_ns, end_ns[0])[working]
-                table.fill(place, start_ns[working], done_ns, thread[working], names)
-            of_launch[place] = resolver.resolve(thread[working], start_ns[working])
-            silent = np.flatnonzero(~working)
-            silent = silent[np.isin(name[silent], launch_names)]
-            unrecorded.append((thread[silent], start_ns[silent]))
-            at, ends = capture_edges(name, edge_ids)
-            edges.append((thread[at], start_ns[at], ends))
-        silent_thread, silent_ns = (np.concatenate(column) for column in zip(*unrecorded, strict=True))
-        spans = captures(*(np.concatenate(column) for column in zip(*edges, strict=True)))
-        kept = ~while_capturing(pid_of(silent_thread), silent_ns, spans)
-        lost += _per_step(resolver.resolve(silent_thread[kept], silent_ns[kept]), len(steps))
-        if table is not None:
-            table.close(rows, of_operation)
-        code[rows] = of_launch[of_operation]
-        launches += _per_step(of_launch, len(steps))
-    way = (code % len(WAYS)).astype(np.int8)
-    way[code < 0] = -1
-    code //= len(WAYS)
-    return Attribution(code, way, launches, lost)
+    def __init__(self, ids: LaunchIds, steps: Steps) -> None:
+        self._ids, self._steps, self._resolver = ids, steps, _Resolver(steps)
+        self._of_launch = np.full(len(ids), NO_LAUNCH * len(WAYS), dtype=np.int32)
+        self._silent = [(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))]
+
+    def take(self, calls: ApiCalls) -> None:
+        """Attributes the launches among some calls, and notes those that left no work."""
+        working = calls.launch != NONE
+        launch = calls.launch[working]
+        self._of_launch[launch] = self._resolver.resolve(calls.thread[working], calls.start_ns[working])
+        silent = np.flatnonzero(calls.launching & ~working)
+        silent = silent[np.isin(calls.pid[silent], self._ids.processes)]
+        self._silent.append((calls.thread[silent], calls.start_ns[silent]))
+
+    def attribution(self, captures: tuple[np.ndarray, np.ndarray, np.ndarray]) -> Attribution:
+        """The step of each operation. Launches in `captures` of graphs (see graph_captures) lack no work."""
+        thread, start_ns = (np.concatenate(column) for column in zip(*self._silent, strict=True))
+        kept = ~while_capturing(pid_of(thread), start_ns, captures)
+        lost = _per_step(self._resolver.resolve(thread[kept], start_ns[kept]), len(self._steps))
+        launches = _per_step(self._of_launch, len(self._steps))
+        code = self._of_launch[self._ids.of_operation]
+        way = (code % len(WAYS)).astype(np.int8)
+        way[code < 0] = -1
+        code //= len(WAYS)
+        return Attribution(code, way, launches, lost)
 
 
 def _per_step(code: np.ndarray, count: int) -> np.ndarray:
@@ -132,16 +102,3 @@ class _Resolver:
             hit = step >= 0
             code[open_rows[hit]] = step[hit] * len(WAYS) + way
         return code
-
-
-def launch_name_ids(report: Report) -> np.ndarray:
-    """The string ids of the API calls that launch work."""
-    strings = report.strings
-    texts = strings.values.to_pylist()
-    hits = [
-        text is not None
-        and text.startswith(("cuda", "cu"))
-        and text.removeprefix("cuda").removeprefix("cu").split("_v")[0].split("_ptsz")[0] in _LAUNCH_CALLS
-        for text in texts
-    ]
-    return strings.ids[np.array(hits, dtype=bool)]
