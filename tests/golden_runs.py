@@ -21,10 +21,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from invariants import OPTIONS
-from recipes.errors import PackError
+from recipes.base.errors import PackError
 from recipes.nsight.installation import best_installation
-from recipes.run import add_options, load_recipe, run
-from recipes.workers import one_by_one
+from recipes.run.run import add_options, load_recipe, run
+from recipes.run.worker_processes import one_by_one
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 #: The Nsight whose exports the golden files are of; newer reports bring their exports along.
