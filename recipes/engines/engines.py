@@ -20,12 +20,14 @@ FOLDER = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Sign:
-    """What tells that a report is of the engine: a regular expression that is searched for, whatever the case."""
+    """What tells that a report is of the engine: a regular expression that is searched for, whatever the case.
+
+    `where`: rule (name of one that gave the steps), process (name of one or of a thread), command (a word of the traced
+    one) or kernel (name of one).
+    """
 
     order: int
-    where: (
-        str  # rule (that names the steps) | process (or thread, by name) | command (a word of it) | kernel (its name)
-    )
+    where: str  # rule | process | command | kernel
     pattern: str
     source: str
 

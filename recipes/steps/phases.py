@@ -116,7 +116,7 @@ def load_phase_rules(user_file: Path | None = None) -> list[PhaseRule]:
 
 def packaged_lines() -> list[RangeRule]:
     """The lines of the pack's own rules, of engines and generic, in the order in which they are tried."""
-    generic = [RangeRule(**{**row, "order": int(row["order"])}) for row in packaged_rows(_GENERIC)]
+    generic = [RangeRule(order=int(row.pop("order")), **row) for row in packaged_rows(_GENERIC)]
     of_engines = [line for engine in engines().values() for line in engine.ranges.rules]
     return sorted([*generic, *of_engines], key=lambda line: line.order)
 
