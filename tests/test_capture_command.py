@@ -9,7 +9,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -18,12 +17,12 @@ from conftest import pack
 from recipes.base.errors import PackError
 from recipes.cli import capture_command
 from recipes.engines.command import command_for, ranges_code, window_code
-from recipes.engines.engines import engine_of, engines, launchers
+from recipes.engines.engines import FOLDER, captured_engines, engine_of, launchers
 from recipes.engines.nsight_flags import Flag, Nsight, flags, nsight_of_release, parse_help
 from recipes.nsight.locate import run_quietly
 from recipes.steps.phases import ENOUGH, load_phase_rules
 
-NAMES = list(engines())
+NAMES = list(captured_engines())
 TORCHRUN = ("torchrun", "--nproc-per-node", "8", "train.py", "--name", "two words")
 
 
@@ -399,12 +398,14 @@ def test_shell_code_is_shell_code(name):
 
 
 def test_data_is_whole():
-    for name, engine in engines().items():
-        assert engine.sources and all(source.startswith("https://") for source in engine.sources), name
-        assert set(engine.launchers) <= set(launchers())
-        assert set(engine.flags) <= {flag.name for flag in flags() if flag.used == "engine"}
-        for text in (engine.window, engine.ranges):
-            assert not text.code or (Path(capture_command.__file__).parent / "advice/code" / text.code).is_file()
+    for name, engine in captured_engines().items():
+        how = engine.capture
+        assert how.program and how.launchers and how.window.how and engine.ranges.how and engine.ranges.examples, name
+        assert how.sources and all(source.startswith("https://") for source in how.sources), name
+        assert {*how.launchers, *how.launcher_options} <= set(launchers()), name
+        assert set(how.flags) <= {flag.name for flag in flags() if flag.used == "engine"}, name
+        for text in (how.window, engine.ranges):
+            assert not text.code or (FOLDER / "code" / text.code).is_file(), name
 
 
 def test_no_advice_for_an_engine_that_is_not_there():

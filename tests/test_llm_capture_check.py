@@ -23,7 +23,7 @@ from recipes.capture.capture import Capture
 from recipes.events.gpu_work import Span
 from recipes.findings.diagnostics import judged
 from recipes.findings.finding import SEVERITIES
-from recipes.findings.remedies import remedies
+from recipes.findings.remedies import remedies, remedy
 from recipes.findings.unsteady import _change
 from recipes.report.report import open_export
 from recipes.steps.phases import load_phase_rules
@@ -358,8 +358,9 @@ def test_engine_is_told_and_its_command_shown_nowhere(make_export, tmp_path, com
     path = made(make_export, [[(30, 500, "gemm")]] * 12, META_DATA_CAPTURE=info, NVTX_EVENTS={"start": [], "end": []})
     tables = analysed(path)
     assert tables["captures"][0]["engine"] == where
-    remedy = {row["check"]: row["remedy"] for row in tables["findings"]}["no_nvtx"]
-    assert remedy == (remedies()["no_nvtx", where or "*"])
+    told = {row["check"]: row["remedy"] for row in tables["findings"]}["no_nvtx"]
+    assert told == remedy("no_nvtx", where or "*")
+    assert (told == remedy("no_nvtx")) is (where is None)
     done = pack("run", "llm_capture_check", "--input", path, "--output", tmp_path / "out", "--csv")
     written = b"".join(file.read_bytes() for file in (tmp_path / "out").iterdir()) + done.stdout.encode()
     assert b"secret123" not in written

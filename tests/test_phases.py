@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-
 import pytest
 
 from recipes.base.errors import PackError
-from recipes.steps.phases import PACKAGED, USER_RULE, Meaning, load_phase_rules
+from recipes.steps.phases import USER_RULE, Meaning, load_phase_rules, packaged_lines
 
 RULES = load_phase_rules()
-LINES = [line for line in PACKAGED.read_text().splitlines() if not line.startswith("#")]
-ROWS = list(csv.DictReader(LINES, delimiter="\t", quoting=csv.QUOTE_NONE))
+LINES = packaged_lines()
 
 
 def meaning(text, domain=""):
@@ -19,17 +16,45 @@ def meaning(text, domain=""):
     return next(((rule.name, found) for rule in RULES if (found := rule.meaning(text, domain))), (None, None))
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["example"])
-def test_example_is_read_by_its_own_rule(row):
-    name, found = meaning(row["example"], row["domain"])
-    assert name == row["rule"]
-    assert row["phase"] in (found.phase, "<requests>", "<phase>")
+@pytest.mark.parametrize("line", LINES, ids=lambda line: line.example)
+def test_example_is_read_by_its_own_rule(line):
+    name, found = meaning(line.example, line.domain)
+    assert name == line.rule
+    assert line.phase in (found.phase, "<requests>", "<phase>")
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["not_example"])
-def test_near_miss_is_left_alone(row):
-    (rule,) = (rule for rule in RULES if rule.name == row["rule"])
-    assert rule.meaning(row["not_example"], row["domain"]) is None
+@pytest.mark.parametrize("line", LINES, ids=lambda line: line.not_example)
+def test_near_miss_is_left_alone(line):
+    (rule,) = (rule for rule in RULES if rule.name == line.rule)
+    assert rule.meaning(line.not_example, line.domain) is None
+
+
+def test_an_order_is_one_rule():
+    """Else the order of files would decide, or lines of another rule could come between two of one."""
+    rules = {line.rule for line in LINES}
+    assert len({(line.order, line.rule) for line in LINES}) == len(rules) == len({line.order for line in LINES})
+
+
+def test_rules_are_tried_in_their_order():
+    """Names that tell numbers before those that tell a phase alone, engines' before the like of everyone."""
+    assert [rule.name for rule in RULES] == [
+        "vllm",
+        "tensorrt-llm",
+        "vllm-batches",
+        "iterations",
+        "sglang-steps",
+        "inference",
+        "sglang-scheduler",
+        "megatron-bridge",
+        "deepspeed",
+        "verl",
+        "pytorch-steps",
+        "hand-made-training",
+        "megatron-training",
+        "xla",
+        "hand-made-steps",
+        "any-steps",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -96,6 +121,6 @@ def test_bad_rule_file_is_one_line_with_its_place(text, expected, tmp_path):
         load_phase_rules(path)
 
 
-def test_missing_rule_file():
+def test_missing_rule_file(tmp_path):
     with pytest.raises(PackError, match="cannot read the rule file"):
-        load_phase_rules(PACKAGED.with_name("none.tsv"))
+        load_phase_rules(tmp_path / "none.tsv")

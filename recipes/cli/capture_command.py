@@ -13,7 +13,7 @@ from pathlib import Path
 from recipes.base.errors import PackError
 from recipes.base.terminal import plain
 from recipes.engines.command import STEPS, Command, Request, command_for
-from recipes.engines.engines import Text, code_of, engines, filled, launchers, values
+from recipes.engines.engines import Text, captured_engines, code_of, filled, launchers, values
 from recipes.engines.nsight_flags import NEWEST, Nsight, newest_nsight, nsight_of_release, parse_help
 from recipes.nsight.faults import importer, problems
 from recipes.nsight.locate import (
@@ -32,9 +32,9 @@ _MOST_RANKS, _MOST_STEPS = 100_000, 10_000_000
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds a command for each engine, all with the same options, to `parser`."""
     commands = parser.add_subparsers(title="engines", metavar="ENGINE", dest="engine")
-    for engine in engines().values():
-        command = commands.add_parser(engine.name, help=engine.title, description=f"How to capture {engine.title}.")
-        _add_options(command, engine.launchers)
+    for name, engine in captured_engines().items():
+        command = commands.add_parser(name, help=engine.title, description=f"How to capture {engine.title}.")
+        _add_options(command, engine.capture.launchers)
 
 
 def _add_options(command: argparse.ArgumentParser, possible: tuple[str, ...]) -> None:
@@ -99,10 +99,10 @@ def _print(lines: Iterable[str]) -> None:
 
 
 def _choices() -> Iterator[str]:
-    names = engines()
-    width = max(map(len, names))
-    for engine in names.values():
-        yield f"{engine.name.ljust(width)}  {engine.title}"
+    known = captured_engines()
+    width = max(map(len, known))
+    for name, engine in known.items():
+        yield f"{name.ljust(width)}  {engine.title}"
     yield ""
     yield "capture-command ENGINE [--ranks N] [--steps N] [-- your own command]"
     yield "capture-command ENGINE --help   all options"
@@ -111,7 +111,7 @@ def _choices() -> Iterator[str]:
 def _page(command: Command, remarks: list[str]) -> Iterator[str]:
     """The command, what it does, the window, the names of steps, and what to do then."""
     engine, wanted = command.engine, command.request
-    known = values(engine, wanted.steps, wanted.first, wanted.ranks)
+    known = values(engine.capture, wanted.steps, wanted.first, wanted.ranks)
     yield f"{engine.title}: {wanted.steps} steady steps, with nsys {command.nsight.release}"
     yield from (f"! {remark}" for remark in remarks)
     yield from ("", command.text(), "")
@@ -123,9 +123,9 @@ def _page(command: Command, remarks: list[str]) -> Iterator[str]:
     lost = [(flag.word, flag.lost) for flag in command.missing if flag.lost]
     if lost:
         yield from ("", f"nsys {command.nsight.release} lacks, and without them:", *_table(lost))
-    yield from _section("Window", engine.window, known)
+    yield from _section("Window", engine.capture.window, known)
     yield from _section("Steps", engine.ranges, known)
-    for note in engine.notes:
+    for note in engine.capture.notes:
         yield from ("", *_wrapped(filled(note, known)))
     if any(flag.name == "--capture-range" for flag in command.flags):
         text = "`Generated:` with nothing under it means that the window never opened: see that the program gets there."

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from recipes.base.errors import PackError
-from recipes.engines.engines import Engine, code_of, engine_of, filled, launchers, values
+from recipes.engines.engines import Engine, HowToCapture, code_of, engine_of, filled, launchers, values
 from recipes.engines.nsight_flags import Flag, Nsight, flags, newest_nsight
 from recipes.engines.placement import inside, launcher_in, ranks_in, split
 
@@ -79,14 +79,15 @@ def command_for(engine: str, nsight: Nsight | None = None, request: Request | No
     Wishes are fields of Request. PackError when they do not fit the engine.
     """
     chosen, nsight = engine_of(engine), nsight or newest_nsight()
-    wanted = _completed(chosen, replace(request or Request(), **wishes))
-    known = values(chosen, wanted.steps, wanted.first, wanted.ranks)
-    environment = tuple((name, filled(value, known), filled(why, known)) for name, value, why in chosen.environment)
-    before, program = _around(chosen, wanted, known)
+    how = chosen.capture
+    wanted = _completed(engine, chosen, replace(request or Request(), **wishes))
+    known = values(how, wanted.steps, wanted.first, wanted.ranks)
+    environment = tuple((name, filled(value, known), filled(why, known)) for name, value, why in how.environment)
+    before, program = _around(how, wanted, known)
     variable = "" if wanted.one_report else launchers()[wanted.launcher].rank_variable
     # One's own %q{...} tells ranks apart already.
     output = f"{wanted.output}_rank%q{{{variable}}}" if variable and "%q{" not in wanted.output else wanted.output
-    having, missing = _flags(chosen, nsight)
+    having, missing = _flags(how, nsight)
     words = [f"{flag.name}={output}" if flag.name == "--output" else flag.word for flag in having]
     return Command(
         engine=chosen,
@@ -98,25 +99,27 @@ def command_for(engine: str, nsight: Nsight | None = None, request: Request | No
         program=program,
         flags=having,
         missing=missing,
-        given=tuple(_filled_argument(one, known) for one in chosen.arguments if _gives(wanted.program, one)),
+        given=tuple(_filled_argument(one, known) for one in how.arguments if _gives(wanted.program, one)),
         output=output,
     )
 
 
 def window_code(engine: str, steps: int = STEPS, first: int = 0, ranks: int = 1) -> str:
     """The code that opens and closes the window; empty when the command alone does it."""
-    return _code(engine, "window", steps, first, ranks)
+    how = engine_of(engine).capture
+    return filled(code_of(how.window.code), values(how, steps, first or how.first, ranks))
 
 
 def window_text(engine: str, steps: int = STEPS, first: int = 0, ranks: int = 1) -> str:
     """How the window is opened, in words."""
-    chosen = engine_of(engine)
-    return filled(chosen.window.how, values(chosen, steps, first or chosen.first, ranks))
+    how = engine_of(engine).capture
+    return filled(how.window.how, values(how, steps, first or how.first, ranks))
 
 
 def ranges_code(engine: str) -> str:
     """The code that names steps; empty when the engine does, or when the window's code has it."""
-    return _code(engine, "ranges", STEPS, 0, 1)
+    chosen = engine_of(engine)
+    return filled(code_of(chosen.ranges.code), values(chosen.capture, STEPS, chosen.capture.first, 1))
 
 
 def ranges_text(engine: str) -> str:
@@ -124,42 +127,37 @@ def ranges_text(engine: str) -> str:
     return engine_of(engine).ranges.how
 
 
-def _code(engine: str, part: str, steps: int, first: int, ranks: int) -> str:
-    chosen = engine_of(engine)
-    text = code_of(getattr(chosen, part).code)
-    return filled(text, values(chosen, steps, first or chosen.first, ranks))
-
-
-def _completed(engine: Engine, wanted: Request) -> Request:
+def _completed(name: str, engine: Engine, wanted: Request) -> Request:
     """The request with the engine's own ways filled in, checked."""
+    how = engine.capture
     if wanted.first and not engine.names_first:
         raise PackError(f"--first means nothing for a {engine.title}: its window opens when it is asked to")
     named = launcher_in(wanted.program)
-    ranks = wanted.ranks if wanted.ranks > 1 else ranks_in(wanted.program) or _several(engine, wanted)
-    launcher = wanted.launcher or named or (engine.launchers[0] if ranks > 1 else "none")
+    ranks = wanted.ranks if wanted.ranks > 1 else ranks_in(wanted.program) or _several(how, wanted)
+    launcher = wanted.launcher or named or (how.launchers[0] if ranks > 1 else "none")
     if launcher not in launchers():
         raise PackError(f"no launcher {launcher!r}; there are {', '.join(launchers())}")
-    if launcher not in engine.launchers:
+    if launcher not in how.launchers:
         raise PackError(
-            f"{engine.title} is not started by {launcher} here: {_ways(engine)}; give its command alone after --"
+            f"{engine.title} is not started by {launcher} here: {_ways(how)}; give its command alone after --"
         )
     if wanted.one_report and launcher == "slurm":
         raise PackError("srun starts its ranks outside of nsys: one report cannot hold them; leave --one-report out")
-    output = wanted.output or engine.name
-    return replace(wanted, ranks=ranks, launcher=launcher, first=wanted.first or engine.first, output=output)
+    output = wanted.output or name
+    return replace(wanted, ranks=ranks, launcher=launcher, first=wanted.first or how.first, output=output)
 
 
-def _several(engine: Engine, wanted: Request) -> int:
+def _several(how: HowToCapture, wanted: Request) -> int:
     """A number of ranks for a launcher that tells none: any above 1, where it is not written anywhere."""
-    if any("$rank_list" in argument for argument in engine.arguments):
+    if any("$rank_list" in argument for argument in how.arguments):
         raise PackError(f"cannot tell the number of ranks in {shlex.join(wanted.program)!r}: give it as --ranks N")
     return 2
 
 
-def _ways(engine: Engine) -> str:
-    if engine.launchers == ("none",):
+def _ways(how: HowToCapture) -> str:
+    if how.launchers == ("none",):
         return "one command starts all its ranks"
-    return "by " + ", ".join(engine.launchers)
+    return "by " + ", ".join(how.launchers)
 
 
 def _quoted(flag: str) -> str:
@@ -167,35 +165,35 @@ def _quoted(flag: str) -> str:
     return f"{name}={shlex.quote(value)}"
 
 
-def _around(engine: Engine, wanted: Request, known: dict[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _around(how: HowToCapture, wanted: Request, known: dict[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The words before nsys, and the program behind its flags."""
-    own = wanted.program or _own_program(engine, wanted, known)
+    own = wanted.program or _own_program(how, wanted, known)
     before: tuple[str, ...] = ()
     if launcher_in(own):
         # With one report the launcher starts inside nsys, as it stands.
         before, own = ((), own) if wanted.one_report else split(own)
     elif wanted.launcher != "none":
-        before = _launch(engine, wanted, known)
+        before = _launch(how, wanted, known)
         before, own = ((), inside(before, own)) if wanted.one_report else (before, own)
-    return before, (*own, *_arguments(engine, own, known))
+    return before, (*own, *_arguments(how, own, known))
 
 
-def _own_program(engine: Engine, wanted: Request, known: dict[str, str]) -> tuple[str, ...]:
-    more = engine.program_of_ranks if wanted.ranks > 1 else ()
-    launched = engine.program_launched if wanted.launcher != "none" else ()
-    return (*launched, *engine.program, *(filled(word, known) for word in more))
+def _own_program(how: HowToCapture, wanted: Request, known: dict[str, str]) -> tuple[str, ...]:
+    more = how.program_of_ranks if wanted.ranks > 1 else ()
+    launched = how.program_launched if wanted.launcher != "none" else ()
+    return (*launched, *how.program, *(filled(word, known) for word in more))
 
 
-def _launch(engine: Engine, wanted: Request, known: dict[str, str]) -> tuple[str, ...]:
-    exports = " ".join(f"-x {name}" for name, _, _ in engine.environment)
+def _launch(how: HowToCapture, wanted: Request, known: dict[str, str]) -> tuple[str, ...]:
+    exports = " ".join(f"-x {name}" for name, _, _ in how.environment)
     words = launchers()[wanted.launcher].command
     text = [part for word in words for part in filled(word, {**known, "environment": exports}).split()]
-    return (*text, *engine.launcher_options.get(wanted.launcher, ()))
+    return (*text, *how.launcher_options.get(wanted.launcher, ()))
 
 
-def _arguments(engine: Engine, program: Sequence[str], known: dict[str, str]) -> list[str]:
+def _arguments(how: HowToCapture, program: Sequence[str], known: dict[str, str]) -> list[str]:
     """The engine's arguments that the program does not have yet."""
-    wanted = [argument for argument in engine.arguments if not _gives(program, argument)]
+    wanted = [argument for argument in how.arguments if not _gives(program, argument)]
     return [word for argument in wanted for word in _filled_argument(argument, known)]
 
 
@@ -214,9 +212,9 @@ def _words(word: str, text: str) -> list[str]:
     return text.split() if word == "$rank_list" else [text]
 
 
-def _flags(engine: Engine, nsight: Nsight) -> tuple[tuple[Flag, ...], tuple[Flag, ...]]:
+def _flags(how: HowToCapture, nsight: Nsight) -> tuple[tuple[Flag, ...], tuple[Flag, ...]]:
     """The flags that the engine wants: those that the nsys has, and those that it lacks."""
-    wanted = [flag for flag in flags() if flag.used != "engine" or flag.name in engine.flags]
+    wanted = [flag for flag in flags() if flag.used != "engine" or flag.name in how.flags]
     window = all(nsight.has(flag) for flag in wanted if flag.name == "--capture-range")
     # nsys takes no end of a window where it is given no window.
     having = tuple(flag for flag in wanted if nsight.has(flag) and (window or flag.used != "window"))

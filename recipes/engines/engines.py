@@ -1,8 +1,11 @@
-"""How each engine opens the window of a capture and writes the ranges that name its steps. In `engines.json`."""
+"""What is known of each engine, one file each: how it is told apart, names its steps and is captured; its remedies.
+
+An engine is added by a file NAME.json in this folder; its keys are the fields of the classes below, `Engine` at the
+top. The `order` numbers of signs and of rules are among those of all engines: the lowest that holds is taken.
+"""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -10,31 +13,65 @@ from pathlib import Path
 from string import Template
 
 from recipes.base.errors import PackError
+from recipes.base.typed_json import read_typed
 
 FOLDER = Path(__file__).parent
 
 
 @dataclass(frozen=True)
-class Text:
-    """A sentence, the code that belongs to it (a file in code/, or none), and names of ranges with their phases."""
+class Sign:
+    """What tells that a report is of the engine: a regular expression that is searched for, whatever the case.
 
-    how: str
-    code: str = ""
-    examples: Mapping[str, str] = field(default_factory=dict)
+    `where`: rule (name of one that gave the steps), process (name of one or of a thread), command (a word of the traced
+    one) or kernel (name of one).
+    """
+
+    order: int
+    where: str  # rule | process | command | kernel
+    pattern: str
+    source: str
 
 
 @dataclass(frozen=True)
-class Engine:
-    """One engine. Texts and words may hold $steps, $first, $last, $end, $ranks, $rank_list and $rank_list_of_config."""
+class RangeRule:
+    """One line of a rule that reads a phase from a range's text; phases.tsv beside steps/phases.py says how."""
 
-    name: str
-    title: str
+    order: int  # one number for all lines of a rule
+    rule: str
+    pattern: str  # of the whole text
+    phase: str
+    source: str
+    example: str
+    not_example: str
+    domain: str = ""  # the only NVTX domain that it is for
+
+
+@dataclass(frozen=True)
+class Text:
+    """A sentence, and the code that belongs to it: a file in code/, or none."""
+
+    how: str = ""
+    code: str = ""
+
+
+@dataclass(frozen=True)
+class Ranges(Text):
+    """How steps get their names, such names with their phases, and the rules that read them."""
+
+    examples: Mapping[str, str] = field(default_factory=dict)
+    rules: tuple[RangeRule, ...] = ()
+
+
+@dataclass(frozen=True)
+class HowToCapture:
+    """The command that captures. Texts and words here and in `ranges` may hold the $ words that `values` fills in."""
+
+    order: int  # among the engines that are shown
     program: tuple[str, ...]  # what is started, where the user gives nothing
     launchers: tuple[str, ...]  # the first one is taken for several ranks
     window: Text
-    ranges: Text
-    notes: tuple[str, ...]
     sources: tuple[str, ...]
+    notes: tuple[str, ...] = ()
     program_of_ranks: tuple[str, ...] = ()  # more words for it with several ranks
     program_launched: tuple[str, ...] = ()  # words before it under a launcher
     launcher_options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -44,16 +81,51 @@ class Engine:
     first: int = 20  # the first step of the window, where one has to be named
 
     @property
-    def names_first(self) -> bool:
-        """Whether a window is opened at a step that is named, and not when it is asked for."""
-        words = [value for _, value, _ in self.environment] + [word for words in self.arguments for word in words]
-        texts = [text for part in (self.window, self.ranges) for text in (part.how, code_of(part.code))]
-        return any(mark in text for text in (*words, *texts) for mark in ("$first", "$last", "$end"))
-
-    @property
     def starts_ranks_itself(self) -> bool:
         """Whether one command starts all ranks, so that one report holds them all."""
         return self.launchers[0] == "none"
+
+
+_NOT_CAPTURED = HowToCapture(0, (), (), Text(), ())
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One engine. Of some only the names of steps are known."""
+
+    title: str
+    detection: tuple[Sign, ...] = ()
+    ranges: Ranges = Ranges()
+    capture: HowToCapture = _NOT_CAPTURED
+    remedies: Mapping[str, str] = field(default_factory=dict)  # by check, in place of those for any engine
+
+    @property
+    def names_first(self) -> bool:
+        """Whether a window is opened at a step that is named, and not when it is asked for."""
+        how = self.capture
+        words = [value for _, value, _ in how.environment] + [word for words in how.arguments for word in words]
+        texts = [text for part in (how.window, self.ranges) for text in (part.how, code_of(part.code))]
+        return any(mark in text for text in (*words, *texts) for mark in ("$first", "$last", "$end"))
+
+
+@cache
+def engines() -> dict[str, Engine]:
+    """All engines by name. PackError with the place of what is wrong in a file."""
+    return {path.stem: read_typed(path, Engine) for path in sorted(FOLDER.glob("*.json"))}
+
+
+@cache
+def captured_engines() -> dict[str, Engine]:
+    """Those that there is a command to capture with, in the order in which they are shown."""
+    known = [(name, engine) for name, engine in engines().items() if engine.capture is not _NOT_CAPTURED]
+    return dict(sorted(known, key=lambda pair: pair[1].capture.order))
+
+
+def engine_of(name: str) -> Engine:
+    """The engine of a name. PackError for one that is unknown, or that no command captures."""
+    if name not in captured_engines():
+        raise PackError(f"no advice for an engine {name!r}; there are {', '.join(captured_engines())}")
+    return captured_engines()[name]
 
 
 @dataclass(frozen=True)
@@ -63,31 +135,6 @@ class Launcher:
     name: str
     rank_variable: str
     command: tuple[str, ...]
-
-
-@cache
-def engines() -> dict[str, Engine]:
-    """All engines by name, in the order in which they are shown."""
-    found = json.loads((FOLDER / "engines.json").read_text(encoding="utf-8"))
-    return {name: _engine(name, entry) for name, entry in found.items()}
-
-
-def engine_of(name: str) -> Engine:
-    """The engine of a name. PackError for an unknown one."""
-    if name not in engines():
-        raise PackError(f"no advice for an engine {name!r}; there are {', '.join(engines())}")
-    return engines()[name]
-
-
-def _engine(name: str, entry: dict) -> Engine:
-    texts = {part: Text(**entry.pop(part)) for part in ("window", "ranges")}
-    return Engine(name=name, **texts, **{key: _frozen(value) for key, value in entry.items()})
-
-
-def _frozen(value):
-    if isinstance(value, list):
-        return tuple(map(_frozen, value))
-    return {key: _frozen(inner) for key, inner in value.items()} if isinstance(value, dict) else value
 
 
 @cache
@@ -108,8 +155,8 @@ def code_of(name: str) -> str:
     return (FOLDER / "code" / name).read_text(encoding="utf-8") if name else ""
 
 
-def values(engine: Engine, steps: int, first: int, ranks: int) -> dict[str, str]:
-    """What the $ words of an engine stand for."""
+def values(how: HowToCapture, steps: int, first: int, ranks: int) -> dict[str, str]:
+    """What the $ words of texts and words stand for."""
     barrier = code_of("barrier.txt").rstrip("\n")
     ranks_named = [str(rank) for rank in range(ranks)]
     return {
@@ -120,7 +167,7 @@ def values(engine: Engine, steps: int, first: int, ranks: int) -> dict[str, str]
         "ranks": str(ranks),
         "rank_list": " ".join(ranks_named),
         "rank_list_of_config": ",".join(ranks_named),
-        "barrier": f"\n{barrier}" if ranks > 1 and not engine.starts_ranks_itself else "",
+        "barrier": f"\n{barrier}" if ranks > 1 and not how.starts_ranks_itself else "",
     }
 
 

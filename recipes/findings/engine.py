@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import cache
-from pathlib import Path
 
-from recipes.base.rule_file import packaged_rows
 from recipes.capture.capture import Capture
+from recipes.engines.engines import engines
 from recipes.report import schema
 from recipes.report.report import Report
 
@@ -17,14 +16,14 @@ ANY = "*"
 
 
 def engine_of(capture: Capture) -> str:
-    """The engine, a name of the first column of engines.tsv; ANY when nothing tells."""
+    """The name of the engine, by the first sign that holds; ANY when none does."""
     texts = {
         "rule": [rule for rule, _ in capture.steps.rules.values()],
         "process": _process_names(capture.report),
         "command": _command(capture.report),
         "kernel": capture.work.names,
     }
-    return next((engine for engine, where, pattern in _rules() if _any(pattern, texts[where])), ANY)
+    return next((engine for engine, where, pattern in _signs() if _any(pattern, texts[where])), ANY)
 
 
 def _any(pattern: re.Pattern[str], texts: Iterable[str]) -> bool:
@@ -44,6 +43,7 @@ def _command(report: Report) -> list[str]:
 
 
 @cache
-def _rules() -> list[tuple[str, str, re.Pattern[str]]]:
-    rows = packaged_rows(Path(__file__).with_name("engines.tsv"))
-    return [(row["engine"], row["where"], re.compile(row["pattern"], re.IGNORECASE)) for row in rows]
+def _signs() -> list[tuple[str, str, re.Pattern[str]]]:
+    found = [(sign.order, name, sign) for name, engine in engines().items() for sign in engine.detection]
+    in_order = sorted(found, key=lambda entry: entry[0])
+    return [(name, sign.where, re.compile(sign.pattern, re.IGNORECASE)) for _, name, sign in in_order]

@@ -1,4 +1,4 @@
-"""What to do about a finding, by check and engine, and which is told first: data in remedies.tsv."""
+"""What to do about a finding, and which is told first: data in remedies.tsv, an engine's own remedies in its file."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from functools import cache
 from pathlib import Path
 
 from recipes.base.rule_file import packaged_rows
+from recipes.engines.engines import engines
 from recipes.findings.engine import ANY
 from recipes.findings.finding import SEVERITIES, Finding
 
 
 def remedy(check: str, engine: str = ANY) -> str:
     """The remedy for a check with an engine; that for any engine where it has none of its own. KeyError without one."""
-    known = remedies()
-    return known.get((check, engine)) or known[check, ANY]
+    own = engines()[engine].remedies if engine in engines() else {}
+    return own.get(check) or remedies()[check, ANY]
 
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:
@@ -25,6 +26,6 @@ def in_order(findings: Iterable[Finding]) -> list[Finding]:
 
 @cache
 def remedies() -> dict[tuple[str, str], str]:
-    """All remedies, by check and engine."""
+    """All remedies that hold for any engine, by check and ANY."""
     rows = packaged_rows(Path(__file__).with_name("remedies.tsv"))
     return {(row["check"], row["engine"]): row["remedy"] for row in rows}

@@ -1,7 +1,7 @@
 """What a phase of an LLM is called: rules that read phase, batch and tokens from the text of an NVTX range.
 
-The rules are data, `phases.tsv` beside this file; a user's own file goes in front. In each process the first rule that
-two ranges match is taken.
+The rules are data: those of engines in recipes/engines/, others in `phases.tsv` beside this file; a user's own file
+goes in front. In each process the first rule that two ranges match is taken.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from recipes.base.errors import PackError
-from recipes.base.rule_file import read_rule_file
+from recipes.base.rule_file import packaged_rows, read_rule_file
+from recipes.engines.engines import RangeRule, engines
 
-PACKAGED = Path(__file__).with_name("phases.tsv")
+_GENERIC = Path(__file__).with_name("phases.tsv")
 #: A rule is taken when at least so many ranges match.
 ENOUGH = 2
 USER_RULE = "user"
@@ -103,7 +104,7 @@ def load_phase_rules(user_file: Path | None = None) -> list[PhaseRule]:
 
     A user's file has lines of pattern, phase and, if need be, NVTX domain, separated by tabs. They make one rule.
     """
-    own = _grouped(_lines(read_rule_file(PACKAGED), PACKAGED.name))
+    own = _grouped(_line(one.rule, one.rule, one.pattern, one.phase, one.domain) for one in packaged_lines())
     if user_file is None:
         return own
     rows = ((USER_RULE, *row) for row in _rows(read_rule_file(user_file), user_file.name))
@@ -113,16 +114,18 @@ def load_phase_rules(user_file: Path | None = None) -> list[PhaseRule]:
     return [*_grouped(lines), *own]
 
 
+def packaged_lines() -> list[RangeRule]:
+    """The lines of the pack's own rules, of engines and generic, in the order in which they are tried."""
+    generic = [RangeRule(order=int(row.pop("order")), **row) for row in packaged_rows(_GENERIC)]
+    of_engines = [line for engine in engines().values() for line in engine.ranges.rules]
+    return sorted([*generic, *of_engines], key=lambda line: line.order)
+
+
 def _rows(text: str, file: str) -> Iterator[list[str]]:
     """The place and the columns of each line with a rule."""
     for number, line in enumerate(text.splitlines(), 1):
-        if line.strip() and not line.startswith(("#", "pattern\t", "rule\t")):
+        if line.strip() and not line.startswith(("#", "pattern\t")):
             yield [f"{file}:{number}", *line.split("\t")]
-
-
-def _lines(text: str, file: str) -> Iterator[tuple[str, Line]]:
-    for where, rule, *columns in _rows(text, file):
-        yield _line(where, rule, *columns)
 
 
 def _line(where: str, rule: str, pattern: str = "", phase: str = "", domain: str = "", *_: str) -> tuple[str, Line]:
