@@ -92,8 +92,8 @@ def test_links_of_a_copy_that_is_gone_are_replaced(folder, tmp_path):
 def test_links_of_another_copy_are_ours(folder, tmp_path):
     other = tmp_path / "other-checkout"
     (other / RECIPE).mkdir(parents=True)
-    (other / "recipes/nsight").mkdir(parents=True)
-    (other / "recipes/run/framework.py").write_text("")
+    (other / "recipes").mkdir()
+    (other / "recipes/__main__.py").write_text("")
     (folder / RECIPE).symlink_to(other / RECIPE)
     assert any(line.startswith("removed") for line in install.uninstall(folder))
 

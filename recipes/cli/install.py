@@ -88,7 +88,7 @@ def is_ours(path: Path) -> bool:
     target = Path(os.readlink(path))
     if target.name != path.name or not target.name.startswith("llm_"):
         return False
-    return not target.exists() or (target.parent / "recipes/run/framework.py").is_file()
+    return not target.exists() or (target.parent / "recipes/__main__.py").is_file()
 
 
 def replace_link(link: Path, target: Path) -> None:
