@@ -27,6 +27,7 @@ from recipes.findings.unsteady import unsteady_steps
 from recipes.findings.versions import schema_version
 from recipes.findings.window import busy_edges, few_steps, overhead, overhead_share, tracing_options
 from recipes.report import schema
+from recipes.run.recipe import Analysis
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Settings:
     step_time_ns: float | None = None
 
 
-def analyse(capture: Capture, settings: Settings) -> tuple[dict[str, pa.Table], list[str]]:
+def analyse(capture: Capture, settings: Settings) -> Analysis:
     """The tables of one report, without the columns report and rank; and what only these checks find, in words."""
     subject, survey, times = Subject(capture, capture.facts), capture.survey, step_times(capture)
     cheap, processes = cheap_checks(subject), capture.processes
@@ -53,7 +54,7 @@ def analyse(capture: Capture, settings: Settings) -> tuple[dict[str, pa.Table], 
         RECORDS.name: RECORDS.of_report(over_time(survey, capture.work.start_ns)),
         STEP_TIMES.name: STEP_TIMES.of_report(_step_columns(times)),
     }
-    return tables, [finding.line for finding in thorough if finding.severity != INFO]
+    return Analysis(tables, [finding.line for finding in thorough if finding.severity != INFO])
 
 
 def _once(findings: list[Finding]) -> list[Finding]:

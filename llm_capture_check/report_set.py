@@ -13,6 +13,7 @@ from llm_capture_check.tables import FINDINGS
 from recipes.base.units import format_ns
 from recipes.findings.finding import ERROR, INFO, WARN, Finding
 from recipes.findings.remedies import remedy
+from recipes.run.recipe import Combined
 
 #: Files that were copied together may differ in time by so much.
 _COPIED_S = 60
@@ -26,7 +27,7 @@ Row = dict
 Placed = Iterator[tuple[str | None, Finding]]
 
 
-def combine(tables: dict[str, pa.Table], files: pa.Table, settings: object) -> dict[str, pa.Table]:
+def combine(tables: dict[str, pa.Table], files: pa.Table, settings: object) -> Combined:
     """The findings of all reports, with those of the inputs and of the reports as a set."""
     inputs = files.to_pylist()
     captures = [row for row in tables["captures"].to_pylist() if row["operations"]]
@@ -35,7 +36,7 @@ def combine(tables: dict[str, pa.Table], files: pa.Table, settings: object) -> d
     found = [*_inputs(inputs), *_same_twice(captures), *_as_a_set(_first_of_each(captures))]
     added = {"report": [report for report, _ in found]}
     added |= {name: [getattr(finding, name) for _, finding in found] for name in FINDINGS.names[1:]}
-    return {FINDINGS.name: pa.concat_tables([tables[FINDINGS.name], FINDINGS.build(added)])}
+    return Combined({FINDINGS.name: pa.concat_tables([tables[FINDINGS.name], FINDINGS.build(added)])})
 
 
 def _found(check: str, severity: str, message: str, evidence: str = "") -> Finding:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from recipes.base.text_table import shortened, text_table
 from recipes.base.units import format_ms, format_share
 from recipes.findings.finding import ERROR, INFO, SEVERITIES, WARN, worst
+from recipes.run.recipe import Told
 
 _NAME_WIDTH, _WIDTH = 36, 118
 #: So many reports are shown; a fleet's are counted by check, and all are in findings.parquet.
@@ -27,7 +28,7 @@ _CAPTURE_AGAIN = {
 Row = dict
 
 
-def summarise(tables: dict[str, pa.Table], settings: object) -> str:
+def summarise(tables: dict[str, pa.Table], settings: object, told: Told) -> str:
     """Verdict, the place of the quality line, the findings with their remedies, and the inventory."""
     findings = tables["findings"].to_pylist()
     reports = tables["files"]["report"].to_pylist()

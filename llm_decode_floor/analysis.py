@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from llm_decode_floor.batches import with_batch
 from llm_decode_floor.phase_floors import FloorSettings, floor_columns, left_whole, rate, split_at_floor
@@ -20,6 +19,7 @@ from recipes.base.memory import sums
 from recipes.base.tables import Table
 from recipes.capture.capture import Capture
 from recipes.kernels.work_families import passes
+from recipes.run.recipe import Analysis
 from recipes.steps.projection import NONE, Projection, launches_of_entries
 from recipes.steps.steps import Steps
 
@@ -36,7 +36,7 @@ class Settings:
     floor: FloorSettings
 
 
-def analyse(capture: Capture, settings: Settings) -> tuple[dict[str, pa.Table], list[str]]:
+def analyse(capture: Capture, settings: Settings) -> Analysis:
     """The tables of one report, without the columns report and rank, and what is wrong with the floors in words."""
     _ = capture.launches  # with them comes whose work is whose
     work, projection = capture.work, capture.projection
@@ -63,7 +63,7 @@ def analyse(capture: Capture, settings: Settings) -> tuple[dict[str, pa.Table], 
     }
     remarks = dict.fromkeys(remark for one in rated for remark in one.remarks)
     built = {table.name: table.of_report(columns) for table, columns in tables.items()}
-    return built, [*told, *remarks, *doubts.values()]
+    return Analysis(built, [*told, *remarks, *doubts.values()])
 
 
 def _entries(capture: Capture, steps: Steps, row: dict[str, Any]) -> np.ndarray:

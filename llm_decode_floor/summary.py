@@ -13,6 +13,7 @@ from llm_decode_floor.phase_floors import step_of
 from recipes.base.text_table import shortened, text_table
 from recipes.base.units import format_count, format_ms, format_ns, format_share
 from recipes.models.decode_floor import Floor, floor_of
+from recipes.run.recipe import Told
 from recipes.steps.phases import DECODE_PHASES
 
 _KEYS = ["report", "device", "phase", "batch"]
@@ -22,7 +23,7 @@ _SHOWN_LAYERS = 6
 _NOTEBOOK_STEPS = 3000
 
 
-def summarise(tables: dict[str, pa.Table], settings: Settings) -> str:
+def summarise(tables: dict[str, pa.Table], settings: Settings, told: Told) -> str:
     """Verdict, the place of the quality line, phases, the parts of the leading phase's steps, findings."""
     phases = tables["phases"].to_pandas()
     if phases.empty:

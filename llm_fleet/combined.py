@@ -17,7 +17,7 @@ from recipes import __version__
 from recipes.base.errors import PackError
 from recipes.base.tables import FILES, Table
 from recipes.base.units import format_count
-from recipes.run.run import Recipe
+from recipes.run.recipe import Recipe
 
 #: Beyond so many rows the reports of a run are not looked at together: it would take many GB of memory.
 MOST_ROWS = 5_000_000
@@ -56,7 +56,7 @@ def _tables(dataset: Dataset, reports: pa.Table, version: str, settings: FleetSe
         empty: list[tuple[Table, pa.Table]] = [(table, table.schema().empty_table()) for table in map(in_dataset, kept)]
         try:
             given, gpus = _given(dataset, reports, recipe) if kept else ({}, _GPUS.empty_table())
-            rows = recipe.combine(given, _files(reports), settings.parts[name]) if kept else {}
+            rows = recipe.combine(given, _files(reports), settings.parts[name]).tables if kept else {}
         except Exception as error:  # noqa: BLE001: one recipe must not take the others' tables away
             messages.append(f"{name}: {told(error)}")
             found += empty

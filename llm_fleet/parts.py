@@ -13,7 +13,7 @@ from recipes.base.errors import PackError
 from recipes.base.pack import recipe_names
 from recipes.capture.capture import Capture
 from recipes.run.options import Add
-from recipes.run.run import Recipe, load_recipe
+from recipes.run.recipe import Recipe, load_recipe
 
 NAME = "llm_fleet"
 
@@ -48,7 +48,7 @@ def analyse_parts(capture: Capture, settings: Mapping[str, Any]) -> tuple[dict[s
     for name, recipe in parts().items():
         tables |= {table.name: table.of_report({name: [] for name in table.names}) for table in recipe.TABLES}
         try:
-            own, said = recipe.analyse(capture, settings[name])
+            own, said, _ = recipe.analyse(capture, settings[name])
         except Exception as error:  # noqa: BLE001: one recipe must not take the others' tables away
             remarks.append(f"{name}: {told(error)}")
         else:

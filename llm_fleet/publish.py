@@ -23,7 +23,7 @@ from recipes.capture.capture import Capture
 from recipes.report import schema
 from recipes.report.facts import read_facts
 from recipes.run.inputs import Input, shown
-from recipes.run.run import Task
+from recipes.run.recipe import Task
 
 #: What the analysis leaves for the publishing beside the recipes' tables: never written as it is.
 FACTS = "fleet_facts"

@@ -25,6 +25,7 @@ from recipes.base.tables import Table
 from recipes.capture.capture import Capture
 from recipes.run.inputs import shown
 from recipes.run.options import Add
+from recipes.run.recipe import Analysis, Combined
 
 __all__ = [
     "COMBINED", "NAME", "TABLES", "TELLS_FINDINGS", "add_options", "analyse", "begin", "combine",
@@ -131,15 +132,15 @@ def begin(settings: FleetSettings, folder: Path) -> FleetSettings:
     return settings
 
 
-def analyse(capture: Capture, settings: FleetSettings) -> tuple[dict[str, pa.Table], list[str]]:
-    """All recipes' tables of one report, without the columns report and rank, and what limits them in words."""
+def analyse(capture: Capture, settings: FleetSettings) -> Analysis:
+    """All recipes' tables of one report, and what limits them in words."""
     tables, remarks = analyse_parts(capture, settings.parts)
-    return {**tables, FACTS: facts(capture)}, remarks
+    return Analysis({**tables, FACTS: facts(capture)}, remarks)
 
 
-def combine(tables: dict[str, pa.Table], files: pa.Table, settings: FleetSettings) -> dict[str, pa.Table]:
+def combine(tables: dict[str, pa.Table], files: pa.Table, settings: FleetSettings) -> Combined:
     """The answers, from the whole dataset, after what this run's reports tell together has been added to it."""
     dataset = open_dataset(settings.dataset)
     dataset.begin()
     complete_run(dataset, tables[PUBLISHED.name], settings)
-    return answers(dataset)
+    return Combined(answers(dataset))

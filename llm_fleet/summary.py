@@ -12,6 +12,7 @@ from llm_fleet.tables import PUBLISHED
 from recipes.base.terminal import plain
 from recipes.base.text_table import shortened, text_table
 from recipes.base.units import format_count, format_ms, format_share
+from recipes.run.recipe import Told
 
 #: What is slower by less than this share is not worth a line, however alike the others are.
 _WORTH = 0.02
@@ -26,7 +27,7 @@ _UNNAMED = (
 SQL_FOLDER = Path(__file__).parent / "sql"
 
 
-def summarise(tables: dict[str, pa.Table], settings: FleetSettings) -> str:
+def summarise(tables: dict[str, pa.Table], settings: FleetSettings, told: Told) -> str:
     """What was added to which dataset, the place of the quality line, what stands out, and step times."""
     changes = Counter(tables[PUBLISHED.name]["change"].to_pylist())
     added = (

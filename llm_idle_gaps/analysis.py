@@ -23,6 +23,7 @@ from recipes.base.tables import Table
 from recipes.capture.capture import ALL, Capture
 from recipes.events.gpu_work import GRAPH, KERNEL, GpuWork
 from recipes.events.idle import CAUSES, find_gaps, split_by_cause
+from recipes.run.recipe import Analysis
 from recipes.steps.projection import NONE, Projection
 
 
@@ -52,8 +53,8 @@ class _Steps:
         return sums(self.phase_of_entry, of_entry, len(self.phases))
 
 
-def analyse(capture: Capture, settings: Settings) -> tuple[dict[str, pa.Table], list[str]]:
-    """The tables of one report, without the columns report and rank; there is nothing to remark."""
+def analyse(capture: Capture, settings: Settings) -> Analysis:
+    """What one report tells; there is nothing to remark."""
     launches, work = capture.launches, capture.work
     steps = _steps(capture)
     # First what needs much memory for a while.
@@ -78,7 +79,7 @@ def analyse(capture: Capture, settings: Settings) -> tuple[dict[str, pa.Table], 
             device = np.full(len(next(iter(columns.values()))), work.devices.numbers[number], dtype=np.int64)
             found[table].append({"device": device, **columns})
     tables = {table.name: _joined(table, columns) for table, columns in found.items()}
-    return {**tables, **_gap_tables(tables[GAPS.name], settings.min_gap_ns)}, []
+    return Analysis({**tables, **_gap_tables(tables[GAPS.name], settings.min_gap_ns)})
 
 
 def _gap_tables(rows: pa.Table, min_gap_ns: float) -> dict[str, pa.Table]:

@@ -19,6 +19,7 @@ from recipes.base.units import format_count, format_ms, format_ns, format_share
 from recipes.capture.capture import ALL
 from recipes.events.idle import CAUSES
 from recipes.run.outcomes import Tables
+from recipes.run.recipe import Told
 
 _LARGEST = 10
 _NAME_WIDTH = 30
@@ -36,7 +37,7 @@ _GAPS_LOOKED_AT = 100_000
 _CODED = ("previous", "next", "launch_api", "thread", "held_by", "sync_call", "nvtx")
 
 
-def summarise(tables: Tables, settings: Settings) -> str:
+def summarise(tables: Tables, settings: Settings, told: Told) -> str:
     """Verdict, the place of the quality line, the tables and the findings."""
     idle = tables["idle"].to_pandas()
     if idle.empty:

@@ -11,55 +11,14 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from llm_kernel_families.tables import FAMILIES, KERNELS
 from recipes.base import intervals
 from recipes.base.memory import sums
-from recipes.base.tables import REPORT_KEYS, Column, Table
+from recipes.base.tables import Table
 from recipes.capture.capture import Capture
 from recipes.events.gpu_work import GpuWork
 from recipes.kernels.work_families import NameFamilies, passes
-
-NAME = "llm_kernel_families"
-_KEYS = (
-    *REPORT_KEYS,
-    Column("phase", "string", "phase of the model; `all` is the whole window, `outside` what is in no step"),
-)
-FAMILIES = Table(
-    "families",
-    "one family of GPU work in one phase on one device",
-    (
-        *_KEYS,
-        Column("family", "string", "kind of kernel; memcpy and memset for copies and sets by the driver"),
-        Column("group", "string", "coarse family"),
-        Column("calls", "int64", "operations"),
-        Column("time_ns", "int64", "summed durations; concurrent work counts each time"),
-        Column("exclusive_ns", "int64", "what the family adds to the busy time; adds up to busy over families"),
-        Column("share", "double", "time_ns over that of all families in this report, device and phase, 0 to 1"),
-    ),
-    sort=(
-        ("report", "ascending"), ("device", "ascending"), ("phase", "ascending"), ("time_ns", "descending"),
-        ("family", "ascending"),
-    ),
-)  # fmt: skip
-KERNELS = Table(
-    "kernels",
-    "one kernel name in one phase on one device",
-    (
-        *_KEYS,
-        Column("family", "string", "kind of kernel"),
-        Column("name", "string", "demangled name"),
-        Column("short_name", "string", "name without parameters"),
-        Column("calls", "int64", "operations"),
-        Column("time_ns", "int64", "summed durations"),
-        Column("min_ns", "int64", "shortest"),
-        Column("median_ns", "int64", "median, halves rounded down"),
-        Column("max_ns", "int64", "longest"),
-    ),
-    sort=(
-        ("report", "ascending"), ("device", "ascending"), ("phase", "ascending"), ("time_ns", "descending"),
-        ("name", "ascending"),
-    ),
-)  # fmt: skip
-TABLES = (FAMILIES, KERNELS)
+from recipes.run.recipe import Analysis
 
 
 @dataclass(frozen=True)
@@ -69,8 +28,8 @@ class Settings:
     families: Path | None = None
 
 
-def analyse(capture: Capture, settings: Settings) -> tuple[dict[str, pa.Table], list[str]]:
-    """The tables of one report, without the columns report and rank; there is nothing to remark."""
+def analyse(capture: Capture, settings: Settings) -> Analysis:
+    """What one report tells; there is nothing to remark."""
     work = capture.work
     names = capture.families(settings.families)
     family_parts, kernel_parts = [], []
@@ -80,7 +39,7 @@ def analyse(capture: Capture, settings: Settings) -> tuple[dict[str, pa.Table], 
             by_name = _by_name(work.name[rows], work.end_ns[rows] - work.start_ns[rows])
             family_parts.append((phase, device, _family_rows(work, names, rows, by_name)))
             kernel_parts.append((phase, device, _kernel_rows(work, names, by_name)))
-    return {"families": _stack(FAMILIES, family_parts), "kernels": _stack(KERNELS, kernel_parts)}, []
+    return Analysis({"families": _stack(FAMILIES, family_parts), "kernels": _stack(KERNELS, kernel_parts)})
 
 
 def _family_rows(work: GpuWork, names: NameFamilies, rows: np.ndarray | slice, by_name: dict) -> dict:

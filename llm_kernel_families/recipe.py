@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from llm_kernel_families.analysis import NAME, TABLES, Settings, analyse
+from llm_kernel_families.analysis import Settings, analyse
 from llm_kernel_families.summary import notebook_tables, summarise
+from llm_kernel_families.tables import TABLES
 from recipes.base.tables import Table
 from recipes.kernels.families import check_rules
 from recipes.run.options import Add
 
 __all__ = ["COMBINED", "NAME", "TABLES", "add_options", "analyse", "notebook_tables", "settings", "summarise"]
 
+NAME = "llm_kernel_families"
 TELLS_FINDINGS = False
 COMBINED: tuple[Table, ...] = ()
 

@@ -9,6 +9,7 @@ from llm_kernel_families.analysis import Settings
 from recipes.base.text_table import shortened, text_table
 from recipes.base.units import format_count, format_ms, format_ns, format_share
 from recipes.capture.capture import ALL, OUTSIDE
+from recipes.run.recipe import Told
 
 #: Above this share of unclassified time the largest such names are listed.
 OTHER_LIMIT = 0.02
@@ -16,7 +17,7 @@ _MEMORY = ("memcpy", "memset")
 _TITLES = {"gemm": "GEMM", "moe": "MoE", "ssm": "SSM", "kv_cache": "KV cache", "cuda_graph": "CUDA graph (opaque)"}
 
 
-def summarise(tables: dict[str, pa.Table], settings: Settings) -> str:
+def summarise(tables: dict[str, pa.Table], settings: Settings, told: Told) -> str:
     """The verdict line, the place of the quality line, and the table of families over all reports."""
     families = _whole_window(tables["families"])
     if families.empty:

@@ -23,6 +23,7 @@ from recipes.collectives.places import places
 from recipes.events.gpu_work import GpuWork
 from recipes.events.launches import NONE
 from recipes.report import schema
+from recipes.run.recipe import Analysis
 from recipes.steps.projection import Projection
 
 
@@ -45,8 +46,8 @@ class _Found:
     exposed_ns: np.ndarray
 
 
-def analyse(capture: Capture, settings: Settings) -> tuple[dict[str, pa.Table], list[str]]:
-    """The tables of one report, without the columns report and rank; there is nothing to remark."""
+def analyse(capture: Capture, settings: Settings) -> Analysis:
+    """What one report tells; there is nothing to remark."""
     _ = capture.launches  # with them comes whose work is whose
     work = capture.work
     communicates = capture.families(settings.families).communicating(work.name)
@@ -60,7 +61,7 @@ def analyse(capture: Capture, settings: Settings) -> tuple[dict[str, pa.Table], 
         COMMUNICATION.name: COMMUNICATION.of_report(_communication(capture, found, settings)),
         STEP_COMMUNICATION.name: STEP_COMMUNICATION.of_report(_by_step(capture, found)),
     }
-    return tables, []
+    return Analysis(tables)
 
 
 def _exposed(work: GpuWork, communicates: np.ndarray) -> np.ndarray:

@@ -15,6 +15,7 @@ from recipes.collectives.bandwidth import bus_factor, whole_message
 from recipes.collectives.matching import Collectives, match_sets, rank_sets, told_by_all
 from recipes.collectives.participants import Participants, find_participants
 from recipes.collectives.verdicts import blame
+from recipes.run.recipe import Combined
 
 _KIND = ["operation", "dtype", "algorithm", "protocol"]
 
@@ -67,14 +68,15 @@ def _sizes(
     return by_communicator.fillna(of_report.where(apart, of_set)).to_numpy(dtype=np.int64)
 
 
-def combine(tables: dict[str, pa.Table], files: pa.Table, settings: Settings) -> dict[str, pa.Table]:
-    """The tables made of those of all reports. PackError when two reports claim one rank."""
+def combine(tables: dict[str, pa.Table], files: pa.Table, settings: Settings) -> Combined:
+    """The tables of all reports together, and what they are made of. PackError when two claim one rank."""
     all_of = together(tables[COMMUNICATION.name], files, settings)
-    return {
+    made = {
         COLLECTIVES.name: COLLECTIVES.build(_collectives(all_of.kernels)),
         MATCHED.name: MATCHED.build(_matched(all_of)),
         RANKS.name: RANKS.build(_ranks(all_of)),
     }
+    return Combined(made, all_of)
 
 
 def _collectives(kernels: pd.DataFrame) -> dict[str, Any]:

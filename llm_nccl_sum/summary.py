@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from llm_nccl_sum.analysis import Settings
-from llm_nccl_sum.combined import Together, together
+from llm_nccl_sum.combined import Together
 from llm_nccl_sum.tables import OUTSIDE
 from recipes.base.text_table import shortened, text_table
 from recipes.base.units import format_count, format_ms, format_ns, format_share
@@ -18,6 +18,7 @@ from recipes.collectives.bandwidth import whole_message
 from recipes.collectives.matching import SPLIT, Collectives
 from recipes.collectives.participants import Participants
 from recipes.collectives.verdicts import Verdict, is_enough, judge
+from recipes.run.recipe import Told
 from recipes.steps.phases import DECODE_PHASES
 
 #: Exposed communication from this share of a decode step on is much.
@@ -31,12 +32,12 @@ _SMALL = 1 << 20
 _MOST = 0.7
 
 
-def summarise(tables: dict[str, pa.Table], settings: Settings) -> str:
+def summarise(tables: dict[str, pa.Table], settings: Settings, told: Told) -> str:
     """Verdict, the place of the quality line, operations, steps, ranks, findings."""
     kinds = tables["collectives"].to_pandas()
     if kinds.empty:
         return _nothing(tables)
-    all_of = together(tables["communication"], tables["files"], settings)
+    all_of: Together = told.together
     missing = _missing(all_of.participants, tables["files"], settings)
     judged = sum(map(is_enough, all_of.sets))
     verdicts = [judge(found, missing or _short(found, settings), judged) for found in all_of.sets]

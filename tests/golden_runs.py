@@ -23,7 +23,8 @@ import pyarrow.parquet as pq
 from invariants import OPTIONS
 from recipes.base.errors import PackError
 from recipes.nsight.installation import best_installation
-from recipes.run.run import add_options, load_recipe, run
+from recipes.run.recipe import load_recipe
+from recipes.run.run import add_options, run
 from recipes.run.worker_processes import one_by_one
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"

@@ -19,7 +19,8 @@ import pyarrow.parquet as pq
 
 from recipes.base.errors import PackError
 from recipes.base.tables import FILES, TYPES, Table
-from recipes.run.run import add_options, load_recipe, run
+from recipes.run.recipe import load_recipe
+from recipes.run.run import add_options, run
 from recipes.run.worker_processes import one_by_one
 
 Rows = dict[str, list[dict]]

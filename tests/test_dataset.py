@@ -33,7 +33,8 @@ from recipes.base.errors import PackError
 from recipes.events.gpu_work import Span
 from recipes.run.inputs import find_inputs
 from recipes.run.local import find_exporter
-from recipes.run.run import Task, _analyse, load_recipe
+from recipes.run.recipe import Task, load_recipe
+from recipes.run.run import _analyse
 
 OLD = FIXTURES / "2023.4.4"
 RANKS = [OLD / f"tp_graph_rank{rank}.nsys-rep" for rank in (0, 1)]

@@ -11,7 +11,8 @@ import pytest
 from conftest import ROOT
 from recipes.base.pack import recipe_names
 from recipes.run.modes import MODES
-from recipes.run.run import add_options, load_recipe
+from recipes.run.recipe import load_recipe
+from recipes.run.run import add_options
 
 PAGE = (ROOT / "docs" / "fleet.md").read_text()
 

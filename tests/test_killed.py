@@ -18,7 +18,7 @@ import pytest
 from conftest import FIXTURES, ROOT, pack
 from recipes.base.pack import recipe_names
 from recipes.base.tables import FILES
-from recipes.run.run import load_recipe
+from recipes.run.recipe import load_recipe
 from test_mutated_reports import digest
 
 REPORTS = [FIXTURES / "2023.4.4" / f"tp_slow_rank{rank}.nsys-rep" for rank in (0, 1)]

@@ -51,7 +51,7 @@ BROKEN_2023 = {"own_gpu": {"device_identity"}, "shared_gpu": {"device_identity"}
 
 def analysed(path: Path, *, span: Span = Span(), step_time_ns: float | None = None):
     """The tables of an export, as lists of rows."""
-    tables, _ = analyse(Capture(open_export(path), span, RULES), Settings(step_time_ns))
+    tables, *_ = analyse(Capture(open_export(path), span, RULES), Settings(step_time_ns))
     return {name: table.to_pylist() for name, table in tables.items()}
 
 
@@ -430,7 +430,7 @@ def together(*reports, **of_all) -> dict[str, dict]:
         captures.append(row)
         files.append({**dict.fromkeys(FILES.names), **{name: row[name] for name in row if name in FILES.names}})
     tables = {"captures": pa.Table.from_pylist(captures), "findings": _no_findings()}
-    rows = combine(tables, pa.Table.from_pylist(files, FILES.schema()), None)["findings"].to_pylist()
+    rows = combine(tables, pa.Table.from_pylist(files, FILES.schema()), None).tables["findings"].to_pylist()
     return {row["check"]: row for row in rows}
 
 

@@ -276,7 +276,7 @@ def test_range_that_cuts_steps_rates_only_whole_ones(exporter):
 
 def remarks_of(path: Path, batch: int) -> tuple[dict[str, pd.DataFrame], list[str]]:
     capture = Capture(open_export(path), Span(), RULES)
-    tables, remarks = analyse(capture, Settings(None, FloorSettings(model=LLAMA, batch=batch, context=64)))
+    tables, remarks, _ = analyse(capture, Settings(None, FloorSettings(model=LLAMA, batch=batch, context=64)))
     return {name: table.to_pandas() for name, table in tables.items()}, remarks
 
 

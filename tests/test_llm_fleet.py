@@ -32,6 +32,7 @@ from llm_fleet.tables import ABOUT, EVENTS, PUBLISHED, dataset_tables
 from recipes.base.pack import recipe_names
 from recipes.run import inputs
 from recipes.run.local import run_locally
+from recipes.run.recipe import Told
 
 OLD = FIXTURES / "2023.4.4"
 REPORTS = [OLD / f"{name}.nsys-rep" for name in (
@@ -840,7 +841,7 @@ def test_summary_tells_what_is_not_compared_and_what_counts_once(tmp_path):
     next(tmp_path.glob("table=idle/run=b/x-key.*")).unlink()
     chosen = FleetSettings("", None, "a", (), False, None, {})
     given = {PUBLISHED.name: PUBLISHED.empty(), **answers(open_dataset(str(tmp_path)))}
-    said = summarise(given, chosen).splitlines()
+    said = summarise(given, chosen, Told()).splitlines()
     assert [line for line in said if "(see doubtful_captures)" in line] == [
         "1 of all reports lack files, so that some of their rows are in no answer: add them again "
         "(see doubtful_captures)",

@@ -35,7 +35,7 @@ ADDITIVE = ["window_ns", "busy_ns", "copy_only_ns", "idle_ns", *SUMMED, "gaps", 
 
 
 def analysed(path: Path, *, min_gap_ns: float = 0, span: Span = Span()) -> dict[str, pd.DataFrame]:
-    tables, remarks = analyse(Capture(open_export(path), span, RULES), Settings(min_gap_ns))
+    tables, remarks, _ = analyse(Capture(open_export(path), span, RULES), Settings(min_gap_ns))
     assert remarks == []
     return {name: table.to_pandas() for name, table in tables.items()}
 

@@ -25,7 +25,7 @@ from test_gpu_work import COPIES, GRAPHS, KERNELS, SETS, P, devices, operations
 
 
 def analysed(path: Path, rules: Path | None = None) -> dict[str, pd.DataFrame]:
-    tables, _ = analyse(Capture(open_export(path), Span(), load_phase_rules()), Settings(rules))
+    tables, *_ = analyse(Capture(open_export(path), Span(), load_phase_rules()), Settings(rules))
     return {name: table.to_pandas() for name, table in tables.items()}
 
 
@@ -210,7 +210,7 @@ def test_users_rules_come_first(make_export, tmp_path):
 
 
 def test_report_without_work_gives_empty_tables(make_export):
-    tables, _ = analyse(Capture(open_export(make_export()), Span(), []), Settings())
+    tables, *_ = analyse(Capture(open_export(make_export()), Span(), []), Settings())
     assert [len(table) for table in tables.values()] == [0, 0]
     assert tables["families"].schema.field("time_ns").type == pa.int64()
     assert tables["families"].column_names == [name for name in FAMILIES.names if name not in ("report", "rank")]

@@ -38,7 +38,7 @@ RULES = load_phase_rules()
 
 
 def analysed(path: Path, settings: Settings = Settings()) -> dict[str, pd.DataFrame]:
-    tables, _ = analyse(Capture(open_export(path), Span(), RULES), settings)
+    tables, *_ = analyse(Capture(open_export(path), Span(), RULES), settings)
     return {name: table.to_pandas() for name, table in tables.items()}
 
 
@@ -739,7 +739,7 @@ def test_bandwidth_takes_the_ranks_of_the_communicator():
     columns = {name: pa.array(values, pa.string()) if name in ("dtype", "algorithm", "protocol") else values
                for name, values in rows.items()}  # fmt: skip
     files = pa.table({"report": rows["report"], "rank_source": ["file name"] * 4})
-    tables = combine({"communication": COMMUNICATION.build(columns)}, files, Settings())
+    tables = combine({"communication": COMMUNICATION.build(columns)}, files, Settings()).tables
     found = tables["collectives"].to_pandas()
     assert found["ranks"].tolist() == [2] * 4
     # Each rank gives 4,000 bytes: 8,000 in 1 us, of which half crosses the links.

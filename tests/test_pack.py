@@ -13,7 +13,8 @@ import pytest
 from conftest import ROOT, pack
 from recipes.base.pack import describe, recipe_names
 from recipes.base.tables import FILES
-from recipes.run.run import add_options, load_recipe
+from recipes.run.recipe import load_recipe
+from recipes.run.run import add_options
 
 SOURCES = sorted([*ROOT.glob("recipes/**/*.py"), *ROOT.glob("llm_*/*.py")])
 

@@ -20,7 +20,8 @@ from recipes.nsight.export import Exporter
 from recipes.nsight.locate import read_installation
 from recipes.run.dask_cluster import on_cluster
 from recipes.run.modes import concurrently
-from recipes.run.run import MapTasks, add_options, load_recipe, run
+from recipes.run.recipe import load_recipe
+from recipes.run.run import MapTasks, add_options, run
 from recipes.run.worker_processes import one_by_one
 
 

@@ -10,7 +10,8 @@ from recipes.base.pack import describe
 from recipes.nsight.export import Exporter
 from recipes.nsight.installation import best_installation
 from recipes.run.modes import MODES, concurrently, on_dask
-from recipes.run.run import add_options, load_recipe, run
+from recipes.run.recipe import load_recipe
+from recipes.run.run import add_options, run
 from recipes.run.worker_processes import one_by_one
 
 _MAP_TASKS = dict(zip(MODES, (one_by_one, concurrently, on_dask), strict=True))

@@ -30,6 +30,8 @@ class Outcome:
     tables: dict[str, pa.Table] = field(default_factory=dict)
     #: How the steps were found and what they cover, in words; empty without GPU work.
     steps: str = ""
+    #: What its analysis tells the summary beyond tables.
+    told: Any = None
     #: Why it could not be published, which ends the run; empty when it could.
     failure: str = ""
 

@@ -8,15 +8,14 @@ summed up here (`run`), in an order that has nothing to do with which report was
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
@@ -27,7 +26,6 @@ from recipes.base.tables import FILES, Table
 from recipes.base.terminal import cleared, ended_by_sigterm, plain, progress
 from recipes.base.units import format_count
 from recipes.capture.capture import Capture
-from recipes.events.gpu_work import Span
 from recipes.findings import quality
 from recipes.nsight.export import Exporter
 from recipes.report.facts import read_facts
@@ -37,64 +35,9 @@ from recipes.run.notebook import render
 from recipes.run.options import Add, add_common_options, span_of
 from recipes.run.outcomes import UNREADABLE, Outcome, Tables, collect, pieces
 from recipes.run.outputs import choose_folder, output_folder, write_outputs
+from recipes.run.recipe import Analysis, Combined, Recipe, Task, Told, load_recipe
 from recipes.run.spill import Spill, spill_in
 from recipes.steps.phases import load_phase_rules
-
-
-class Recipe(Protocol):
-    """What a recipe's package offers: `analysis` with the numbers, `summary` with the words."""
-
-    NAME: str
-    TABLES: tuple[Table, ...]
-
-    def add_options(self, add: Add) -> None:
-        """Adds the recipe's own options."""
-
-    def settings(self, args: argparse.Namespace) -> Any:
-        """The recipe's own options as one value that pickles. PackError when they cannot work."""
-
-    def analyse(self, capture: Capture, settings: Any) -> tuple[dict[str, pa.Table], list[str]]:
-        """The recipe's tables for one report, without the columns report and rank, and what limits them in words."""
-
-    #: Tables made of those of all reports together, if there are any; and the function that makes them.
-    COMBINED: tuple[Table, ...]
-
-    def combine(self, tables: Tables, files: pa.Table, settings: Any) -> dict[str, pa.Table]:
-        """The tables of COMBINED. PackError when the reports do not go together."""
-
-    #: Whether the summary names what limits each report, so that the quality line need not.
-    TELLS_FINDINGS: bool
-
-    # Two more that a recipe may have, and need not:
-    #
-    # begin(settings, folder) -> settings         before the first report is read, with the output folder as it will be
-    # publish(tables, file, task) -> tables       in the process that read a report, with its tables and its row of
-    #                                             FILES; the tables to go on with. PackError ends the run
-
-    def summarise(self, tables: Tables, settings: Any) -> str:
-        """The verdict line and the small table that are printed; {quality} stands for the quality line."""
-
-    def notebook_tables(self, tables: Tables) -> dict[str, pa.Table]:
-        """The small tables that the notebook shows."""
-
-
-@dataclass(frozen=True)
-class Task:
-    """One report to analyse, as it is sent to a worker."""
-
-    item: Input
-    number: int
-    count: int
-    recipe: str
-    settings: Any
-    span: Span
-    phases: Path | None
-    exporter: Exporter | None
-    #: The rank that the user gives this report.
-    rank: int | None = None
-    #: Where its tables go; None for a single report, whose tables stay in memory.
-    spill: Spill | None = None
-
 
 #: Applies a function to each task, in any processes, and gives the results as they come. A second function makes the
 #: result of a task that has none, for a reason in words.
@@ -104,11 +47,6 @@ MapTasks = Callable[[Callable[[Task], Outcome], Callable[[Task, str], Outcome], 
 #: So many reports with findings are named in the printed quality line.
 _SHOWN_FINDINGS = 5
 _MORE = "  llm_capture_check says more"
-
-
-def load_recipe(name: str) -> Recipe:
-    """The recipe of a name, from its package in the pack's folder."""
-    return importlib.import_module(f"{name}.recipe")  # type: ignore[return-value]
 
 
 def add_options(recipe: Recipe, add: Add) -> None:
@@ -154,9 +92,9 @@ def run(
         arriving = map_tasks(analyse_report, lost_report, tasks)
         with cleared():
             outcomes = collect(arriving, len(tasks), spill, warn, strict=args.strict)
-        by_name, made = _put_together(recipe, outcomes, spill, settings)
+        by_name, made, told = _put_together(recipe, outcomes, spill, settings)
         # Only the first such line is the place of the quality line: names may hold anything.
-        before, _, after = recipe.summarise(by_name, settings).partition("\n{quality}")
+        before, _, after = recipe.summarise(by_name, settings, told).partition("\n{quality}")
         summary = plain(f"{before}\n{_quality_line(outcomes, brief=recipe.TELLS_FINDINGS)}{after}", keep_lines=True)
         template = ROOT / recipe.NAME / "notebook.py"
         with cleared():
@@ -181,15 +119,15 @@ def run(
 
 def _put_together(
     recipe: Recipe, outcomes: list[Outcome], spill: Spill | None, settings: Any
-) -> tuple[Tables, dict[Table, pa.Table]]:
-    """All tables by name; and those that are not made of the reports' one by one."""
+) -> tuple[Tables, dict[Table, pa.Table], Told]:
+    """All tables by name; those that are not made of the reports' one by one; and what analysis told beyond them."""
     files = FILES.sorted(FILES.build({name: [outcome.file[name] for outcome in outcomes] for name in FILES.names}))
     by_name = Tables({table.name: partial(pieces, table, outcomes, spill) for table in recipe.TABLES})
     by_name[FILES.name] = files
-    combined = recipe.combine(by_name, files, settings) if recipe.COMBINED else {}
-    made = {FILES: files, **{table: table.sorted(combined[table.name]) for table in recipe.COMBINED}}
+    combined = recipe.combine(by_name, files, settings) if recipe.COMBINED else Combined({})
+    made = {FILES: files, **{table: table.sorted(combined.tables[table.name]) for table in recipe.COMBINED}}
     by_name.update({table.name: rows for table, rows in made.items()})
-    return by_name, made
+    return by_name, made, Told({outcome.file["report"]: outcome.told for outcome in outcomes}, combined.told)
 
 
 def _check_rank_map(ranks: dict[str, int], inputs: list[Input]) -> None:
@@ -267,9 +205,9 @@ def _unreadable(task: Task, message: str) -> Outcome:
     return Outcome(task.number, _file_row(task, quality="bad", status=UNREADABLE, message=message))
 
 
-def _finished(task: Task, tables: dict[str, pa.Table], file: dict[str, Any], steps: str) -> Outcome:
+def _finished(task: Task, found: Analysis, file: dict[str, Any], steps: str) -> Outcome:
     """The tables as they are written, report and rank in front and in order, put on disk if they are to."""
-    recipe = load_recipe(task.recipe)
+    recipe, tables = load_recipe(task.recipe), found.tables
     if hasattr(recipe, "publish"):
         try:
             tables = recipe.publish(tables, file, task)
@@ -277,7 +215,9 @@ def _finished(task: Task, tables: dict[str, pa.Table], file: dict[str, Any], ste
             return Outcome(task.number, file, failure=str(error))
     declared = {table.name: table for table in recipe.TABLES}
     made = {name: declared[name].sorted(_of_run(declared[name], rows, file)) for name, rows in tables.items()}
-    return Outcome(task.number, file, task.spill.keep(task.number, made) if task.spill else made, steps)
+    return Outcome(
+        task.number, file, task.spill.keep(task.number, made) if task.spill else made, steps, told=found.told
+    )
 
 
 def _of_run(table: Table, rows: pa.Table, file: dict[str, Any]) -> pa.Table:
@@ -288,8 +228,8 @@ def _of_run(table: Table, rows: pa.Table, file: dict[str, Any]) -> pa.Table:
     return table.build({**keys, **{name: rows[name] for name in rows.column_names}})
 
 
-def _analyse(task: Task, announce: Callable[[str], None]) -> tuple[dict[str, pa.Table], dict[str, Any], str]:
-    """The recipe's tables of the report, its row of FILES, and how its steps were found."""
+def _analyse(task: Task, announce: Callable[[str], None]) -> tuple[Analysis, dict[str, Any], str]:
+    """What the recipe finds in the report, its row of FILES, and how its steps were found."""
     report, remark = open_input(task.item, task.exporter, announce)
     announce(f"analysing {task.item.label}")
     facts = read_facts(report, task.item.label)
@@ -298,7 +238,7 @@ def _analyse(task: Task, announce: Callable[[str], None]) -> tuple[dict[str, pa.
     recipe = load_recipe(task.recipe)
     capture = Capture(report, task.span, load_phase_rules(task.phases), facts)
     # What the recipe asks for first decides how the report is read; the checks take what is there.
-    tables, remarks = recipe.analyse(capture, task.settings)
+    found = recipe.analyse(capture, task.settings)
     work, verdict = capture.work, quality.judge(capture, facts)
     # A report of several processes has no rank of its own.
     ranked = (len(work.devices.pids) <= 1 or task.rank is not None) and facts.rank is not None
@@ -315,11 +255,11 @@ def _analyse(task: Task, announce: Callable[[str], None]) -> tuple[dict[str, pa.
         window_ns=quality.window_ns(work),
         phase_rule=capture.phase_rule(),
         attributed_share=capture.attributed_share(),
-        quality="warn" if remarks and verdict.quality == "ok" else verdict.quality,
+        quality="warn" if found.remarks and verdict.quality == "ok" else verdict.quality,
         status=verdict.status,
-        message="; ".join(text for text in (verdict.message, *remarks, remark) if text),
+        message="; ".join(text for text in (verdict.message, *found.remarks, remark) if text),
     )
-    return tables, row, capture.coverage()
+    return found, row, capture.coverage()
 
 
 def _file_row(task: Task, **known: Any) -> dict[str, Any]:
