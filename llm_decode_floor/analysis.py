@@ -5,6 +5,7 @@ All functions are pure: a capture in, tables out.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from recipes.base.memory import sums
 from recipes.base.tables import Table
 from recipes.capture.capture import Capture
 from recipes.capture.edges import edge_steps
+from recipes.events.launch_state import graph_launches, launch_counts, launch_state, lost_graph_launches
 from recipes.kernels import families
 from recipes.kernels.work_families import name_families, passes
 from recipes.steps.projection import NONE, Projection, launches_of_entries, project
@@ -48,7 +50,8 @@ def analyse(capture: Capture, settings: Settings) -> tuple[dict[str, pa.Table], 
     parts = step_parts(capture, projection, family, in_passes, names.families)
     edge = edge_steps(capture) if len(steps) else np.zeros(0, dtype=bool)
     step_rows = _step_rows(capture, projection, parts, edge)
-    phase_rows = [_phase_row(step_rows, *group) for group in _groups(step_rows).items()]
+    launched = _launch_states(capture, projection)
+    phase_rows = [{**_phase_row(step_rows, *group), **launched(group[1])} for group in _groups(step_rows).items()]
     rated = rate(capture, phase_rows, settings.floor)
     doubts: dict[str, str] = {}
     for one in rated:
@@ -116,6 +119,20 @@ def _launches(capture: Capture, projection: Projection) -> np.ndarray:
     if len(capture.work.devices.numbers) <= 1 and not capture.cut.any():
         return capture.attribution.launches[projection.step]
     return launches_of_entries(projection, capture.launches)
+
+
+def _launch_states(capture: Capture, projection: Projection) -> Callable[[list[int]], dict[str, Any]]:
+    """What gives the launch columns of PHASES for some rows of STEPS that have work."""
+    from_graph = graph_launches(capture.report, capture.launches)
+    counts = launch_counts(capture.work, capture.launches, from_graph, projection.of_operation, len(projection))
+    lost = lost_graph_launches(capture.report, capture.launches) > np.count_nonzero(from_graph)
+
+    def columns(rows: list[int]) -> dict[str, Any]:
+        # Rows of steps with work are the entries of the projection.
+        state = launch_state({name: float(values[rows].sum()) for name, values in counts.items()}, lost=lost)
+        return {"graphs": state.graphs, "in_graphs": None if np.isnan(state.in_graphs) else state.in_graphs}
+
+    return columns
 
 
 def _part_rows(capture: Capture, projection: Projection, parts: dict[str, np.ndarray]) -> dict[str, Any]:

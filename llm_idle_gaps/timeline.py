@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from llm_idle_gaps.evidence import call_names, thread_names
+from llm_idle_gaps.gap_columns import call_names, thread_names
 from recipes.capture.capture import Capture
 from recipes.events.gpu_work import MEMCPY, MEMSET, read_streams
 from recipes.events.host_activity import HostActivity

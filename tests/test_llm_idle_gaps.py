@@ -15,13 +15,13 @@ import pytest
 import oracle
 from conftest import FIXTURES, REPORTS, nsight, pack
 from llm_idle_gaps.analysis import Settings, analyse
-from llm_idle_gaps.launch_statistics import launch_statistics
 from llm_idle_gaps.recipe import NEEDS
 from llm_idle_gaps.tables import BETWEEN_STEPS, GAPS, TABLES
 from llm_idle_gaps.tally import EDGES_NS
 from recipes.capture.capture import read_capture
 from recipes.events.gpu_work import Span
 from recipes.events.idle import CAUSES
+from recipes.events.launch_statistics import launch_statistics
 from recipes.nsight.export import export
 from recipes.report.report import open_export
 from recipes.steps.phases import load_phase_rules

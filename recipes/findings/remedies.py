@@ -1,30 +1,22 @@
-"""What to do about a finding, by check and engine, and which is told first: data in remedies.tsv."""
+"""What to do about a finding: the remedy of its row in findings.tsv, or the engine's own in remedies.tsv."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
 from recipes.base.rule_file import packaged_rows
+from recipes.findings.check_table import checks
 from recipes.findings.engine import ANY
-from recipes.findings.finding import SEVERITIES, Finding
 
 
 def remedy(check: str, engine: str = ANY) -> str:
     """The remedy for a check with an engine; that for any engine where it has none of its own. KeyError without one."""
-    known = remedies()
-    return known.get((check, engine)) or known[check, ANY]
-
-
-def in_order(findings: Iterable[Finding]) -> list[Finding]:
-    """The worst first, and of these causes before what follows from them, as the checks stand in remedies.tsv."""
-    place = {check: number for number, check in enumerate(dict.fromkeys(check for check, _ in remedies()))}
-    return sorted(findings, key=lambda finding: (-SEVERITIES.index(finding.severity), place[finding.check]))
+    return engine_remedies().get((check, engine)) or checks()[check].remedy
 
 
 @cache
-def remedies() -> dict[tuple[str, str], str]:
-    """All remedies, by check and engine."""
+def engine_remedies() -> dict[tuple[str, str], str]:
+    """The remedies of engines, by check and engine."""
     rows = packaged_rows(Path(__file__).with_name("remedies.tsv"))
     return {(row["check"], row["engine"]): row["remedy"] for row in rows}

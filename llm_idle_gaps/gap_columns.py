@@ -21,8 +21,8 @@ _TID_MASK = 0xFFFFFF
 _VERSION = r"_v\d+(_pt(sz|ds))?$"
 
 
-class Evidence:
-    """Looks up the evidence columns for gaps of a capture that holds launches and ranges."""
+class GapColumns:
+    """Looks up these columns for gaps of a capture that holds launches and ranges."""
 
     def __init__(self, capture: Capture, host: HostActivity) -> None:
         self._work, self._launches, self._host = capture.work, capture.launches, host

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from recipes.base.memory import sums
-from recipes.events.gpu_work import GRAPH, MEMCPY, GpuWork
+from recipes.events.gpu_work import MEMCPY, GpuWork
+from recipes.events.launch_state import graph_launches, launch_counts
 from recipes.events.launches import NONE, Launches
-from recipes.report import schema
-from recipes.report.report import Report, numbers
-
-_GRAPH_LAUNCH = r"^cu(da)?GraphLaunch"
+from recipes.report.report import Report
 
 
 def launch_statistics(
@@ -30,7 +26,7 @@ def launch_statistics(
     count = len(step_of_group)
     known = np.flatnonzero(launches.of_operation != NONE)
     launch, of_launch, kind = launches.of_operation[known], group[known], work.kind[known]
-    from_graph = _launches_graph(report, launches)
+    from_graph = graph_launches(report, launches)
     copying = np.zeros(len(launches.start_ns), dtype=bool)
     copying[launch[kind == MEMCPY]] = True
     pair_group, pair_launch = _pairs(of_launch, launch, device_of_group, len(launches.start_ns))
@@ -44,13 +40,10 @@ def launch_statistics(
     # A copy to or from unpinned memory waits inside its call: that is no launch cost.
     issuing = ~copying[pair_launch]
     return {
-        "operations": np.bincount(group, minlength=count),
-        "launched": np.bincount(of_launch, minlength=count),
+        **launch_counts(work, launches, from_graph, group, count),
         "launches": np.bincount(pair_group, minlength=count),
         "graph_launches": np.bincount(pair_group[from_graph[pair_launch]], minlength=count),
         "copy_launches": np.bincount(pair_group[~issuing], minlength=count),
-        "in_graphs": np.bincount(of_launch[from_graph[launch] & (kind != GRAPH)], minlength=count),
-        "opaque_graphs": np.bincount(group[work.kind == GRAPH], minlength=count),
         "launch_call_ns": sums(pair_group[issuing], (done_ns - begun_ns)[issuing], count),
         "between_launches": np.bincount(pair_group[after], minlength=count),
         "between_launches_ns": sums(pair_group[after], np.maximum(begun_ns[after] - done_ns[before], 0), count),
@@ -78,24 +71,3 @@ def _by_thread(thread: np.ndarray, begun_ns: np.ndarray) -> np.ndarray:
     if len(thread) and (thread == thread[0]).all():
         return np.argsort(begun_ns, kind="stable")
     return np.lexsort((begun_ns, thread))
-
-
-def _launches_graph(report: Report, launches: Launches) -> np.ndarray:
-    """Which launches start a CUDA graph, bool per launch."""
-    # The last one stands for a call without a name.
-    return np.append(_named_graph_launch(report.strings.values), False)[launches.name]
-
-
-def lost_graph_launches(report: Report, launches: Launches) -> int:
-    """How many graph launches of the report left no operation in it."""
-    named = _named_graph_launch(report.strings.values)
-    if not named.any():
-        return 0
-    ids, count = report.strings.ids[named], 0
-    for batch in report.batches(schema.API_CALLS, ["name"]):
-        count += int(np.isin(numbers(batch["name"], 0), ids).sum())
-    return max(count - int(_launches_graph(report, launches).sum()), 0)
-
-
-def _named_graph_launch(texts: pa.Array) -> np.ndarray:
-    return pc.match_substring_regex(texts, _GRAPH_LAUNCH).fill_null(False).to_numpy(zero_copy_only=False)

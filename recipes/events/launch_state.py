@@ -1,0 +1,103 @@
+"""Whether CUDA graphs are on, partly on or off: one definition for all that says so.
+
+What counts is what launched the kernels, not how many operations a launch has: a graph of three kernels is a graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recipes.events.gpu_work import GRAPH, KERNEL, GpuWork
+from recipes.events.launches import NONE, Launches
+from recipes.report import schema
+from recipes.report.report import Report, numbers
+
+#: Graphs were traced as a whole: they are in use, but how much of the work is in them is not seen.
+ON, PARTLY, OFF, WHOLE, UNKNOWN = STATES = ("on", "partly on", "off", "whole", "unknown")
+#: From this share of kernels in graphs on, graphs are on: some kernels, as of sampling, mostly stay outside.
+_ON = 0.9
+#: Of so many of the operations the launch must be known.
+_KNOWN = 0.5
+_GRAPH_LAUNCH = r"^cu(da)?GraphLaunch"
+
+
+@dataclass(frozen=True)
+class LaunchState:
+    """How some work was launched: ON, PARTLY, OFF, WHOLE or UNKNOWN, and the share of kernels in graphs.
+
+    The share is of the kernels whose launch is known, 0 to 1; NaN for WHOLE and UNKNOWN.
+    """
+
+    graphs: str
+    in_graphs: float
+
+
+def launch_state(counts: Mapping[str, float], *, lost: bool = False) -> LaunchState:
+    """The state by the counts of `launch_counts`, or their sums or means over groups.
+
+    `lost` says that most graph launches left no work in the report: nothing is known of a work that lacks theirs.
+    """
+    if not lost and counts["opaque_graphs"]:
+        return LaunchState(WHOLE, float("nan"))
+    if lost or not counts["launched"] or counts["launched"] < _KNOWN * counts["operations"]:
+        return LaunchState(UNKNOWN, float("nan"))
+    # A step of copies only has no kernels to go by.
+    share = counts["kernels_in_graphs"] / counts["kernels"] if counts["kernels"] else float(counts["in_graphs"] > 0)
+    if not counts["in_graphs"]:
+        return LaunchState(OFF, share)
+    return LaunchState(ON if share >= _ON else PARTLY, share)
+
+
+def launch_counts(
+    work: GpuWork, launches: Launches, from_graph: np.ndarray, group: np.ndarray, groups: int
+) -> dict[str, np.ndarray]:
+    """What `launch_state` goes by, int64 for each group.
+
+    `group` is that of each operation (int, 0 to groups - 1; negative: none), `from_graph` bool per launch, as
+    `graph_launches` gives it. operations: all; launched: those whose launch is known; kernels: kernels among these;
+    in_graphs, kernels_in_graphs: those of the two that a graph launch started; opaque_graphs: graph executions traced
+    as a whole, which are in no other count but operations and launched.
+    """
+    launch, kind = launches.of_operation, work.kind
+    known = launch != NONE
+    # The last one stands for an operation without a launch.
+    in_graph = np.append(from_graph, False)[launch] & (kind != GRAPH)
+    chosen = {
+        "operations": None,
+        "launched": known,
+        "kernels": known & (kind == KERNEL),
+        "in_graphs": in_graph,
+        "kernels_in_graphs": in_graph & (kind == KERNEL),
+        "opaque_graphs": kind == GRAPH,
+    }
+    # Shifted by one: bincount takes no negative numbers.
+    return {
+        name: np.bincount((group if which is None else group[which]) + 1, minlength=groups + 1)[1:]
+        for name, which in chosen.items()
+    }
+
+
+def graph_launches(report: Report, launches: Launches) -> np.ndarray:
+    """Which launches start a CUDA graph, bool per launch."""
+    # The last one stands for a call without a name.
+    return np.append(_named_graph_launch(report.strings.values), False)[launches.name]
+
+
+def lost_graph_launches(report: Report, launches: Launches) -> int:
+    """How many graph launches of the report left no operation in it."""
+    named = _named_graph_launch(report.strings.values)
+    if not named.any():
+        return 0
+    ids, count = report.strings.ids[named], 0
+    for batch in report.batches(schema.API_CALLS, ["name"]):
+        count += int(np.isin(numbers(batch["name"], 0), ids).sum())
+    return max(count - int(graph_launches(report, launches).sum()), 0)
+
+
+def _named_graph_launch(texts: pa.Array) -> np.ndarray:
+    return pc.match_substring_regex(texts, _GRAPH_LAUNCH).fill_null(False).to_numpy(zero_copy_only=False)
