@@ -32,7 +32,8 @@ RULES = load_phase_rules()
 SUMMED = [f"{cause}_ns" for cause in CAUSES]
 ADDITIVE = ["window_ns", "busy_ns", "copy_only_ns", "idle_ns", *SUMMED, "gaps", "operations", "launches",
             "graph_launches", "copy_launches", "in_graphs", "opaque_graphs", "launch_call_ns",
-            "launched", "after_sync_ns", "between_launches", "between_launches_ns"]  # fmt: skip
+            "launched", "after_sync_ns", "between_launches", "between_launches_ns", "kernels",
+            "kernels_in_graphs"]  # fmt: skip
 
 
 def analysed(path: Path, *, min_gap_ns: float = 0, span: Span = Span()) -> dict[str, pd.DataFrame]:
