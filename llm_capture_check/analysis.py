@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 import numpy as np
 import pyarrow as pa
 
-from llm_capture_check.tables import CAPTURES, FINDINGS, PROCESSES, RECORDS, STEP_TIMES
+from llm_capture_check.tables import CAPTURES, FINDINGS, PROCESSES, RECORDS, STEP_TIMES, finding_columns
 from recipes.capture.capture import Capture
-from recipes.capture.processes import Process
-from recipes.events.api_survey import ApiSurvey
 from recipes.events.gpu_work import read_correlation
-from recipes.findings.cheap import cheap_checks, without_effects
 from recipes.findings.engine import ANY
 from recipes.findings.finding import INFO, Finding
-from recipes.findings.graph_ranges import capture_ranges
-from recipes.findings.perturbation import perturbation
-from recipes.findings.records import lost_records, over_time
-from recipes.findings.remedies import in_order
-from recipes.findings.startup import startup
-from recipes.findings.step_times import StepTimes, step_times
+from recipes.findings.launches_without_work import over_time
+from recipes.findings.profiler_overhead import overhead_share
+from recipes.findings.registry import CAPTURE, find, in_order, without_effects
+from recipes.findings.step_times import StepTimes
 from recipes.findings.subject import Subject
-from recipes.findings.unsteady import unsteady_steps
-from recipes.findings.versions import schema_version
-from recipes.findings.window import busy_edges, few_steps, overhead, overhead_share, tracing_options
 from recipes.report import schema
 from recipes.run.recipe import Analysis
 
@@ -39,48 +30,31 @@ class Settings:
 
 def analyse(capture: Capture, settings: Settings) -> Analysis:
     """The tables of one report, without the columns report and rank; and what only these checks find, in words."""
-    subject, survey, times = Subject(capture, capture.facts), capture.survey, step_times(capture)
-    cheap, processes = cheap_checks(subject), capture.processes
-    thorough = list(_thorough(subject, survey, times, settings))
+    subject = Subject(capture, settings.step_time_ns)
+    thorough = find(CAPTURE, subject, holds=subject.holds)
     # The launches of the whole window tell better than steps do.
-    better = {"lost_records", *(finding.check for finding in thorough if finding.check == "records_stop")}
-    cheap = [finding for finding in cheap if finding.check not in better]
-    findings = in_order(without_effects(_once([*cheap, *thorough])))
-    row = _capture(subject, survey, times, processes)
+    better = {"lost_records", *(finding.id for finding in thorough if finding.observed)}
+    quality = [finding for finding in subject.quality_findings if finding.id not in better]
+    findings = in_order(without_effects(_once([*quality, *thorough])))
     tables = {
-        FINDINGS.name: FINDINGS.of_report({name: [getattr(f, name) for f in findings] for name in FINDINGS.names[1:]}),
-        CAPTURES.name: CAPTURES.of_report({name: [value] for name, value in row.items()}),
-        PROCESSES.name: PROCESSES.of_report(_processes(capture, survey, processes)),
-        RECORDS.name: RECORDS.of_report(over_time(survey, capture.work.start_ns)),
-        STEP_TIMES.name: STEP_TIMES.of_report(_step_columns(times)),
+        FINDINGS.name: FINDINGS.of_report(finding_columns(findings)),
+        CAPTURES.name: CAPTURES.of_report({name: [value] for name, value in _capture(subject).items()}),
+        PROCESSES.name: PROCESSES.of_report(_processes(subject)),
+        RECORDS.name: RECORDS.of_report(over_time(capture.survey, capture.work.start_ns)),
+        STEP_TIMES.name: STEP_TIMES.of_report(_step_columns(subject.times)),
     }
     return Analysis(tables, [finding.line for finding in thorough if finding.severity != INFO])
 
 
 def _once(findings: list[Finding]) -> list[Finding]:
     """Of findings of one check and message the first."""
-    return list({(finding.check, finding.message): finding for finding in reversed(findings)}.values())
+    return list({(finding.id, finding.message): finding for finding in reversed(findings)}.values())
 
 
-def _thorough(subject: Subject, survey: ApiSurvey, times: StepTimes, settings: Settings) -> Iterator[Finding]:
-    yield from schema_version(subject)
-    yield from tracing_options(subject)
-    if not len(subject.capture.work):
-        return
-    yield from lost_records(subject, survey)
-    yield from startup(subject, survey)
-    yield from busy_edges(subject, survey, times)
-    yield from overhead(subject, survey)
-    yield from few_steps(subject, times)
-    yield from unsteady_steps(subject, times)
-    yield from perturbation(subject, times, settings.step_time_ns)
-    yield from capture_ranges(subject, survey)
-
-
-def _capture(subject: Subject, survey: ApiSurvey, times: StepTimes, processes: list[Process]) -> dict:
+def _capture(subject: Subject) -> dict:
     """The row of CAPTURES."""
-    capture, work = subject.capture, subject.capture.work
-    known = [process for process in processes if process.uses_cuda and not process.traced_elsewhere]
+    capture, work, survey, times = subject.capture, subject.capture.work, subject.capture.survey, subject.times
+    known = [process for process in subject.capture.processes if process.uses_cuda and not process.traced_elsewhere]
     begin_ns, end_ns = (int(work.start_ns.min()), int(work.end_ns.max())) if len(work) else (None, None)
     epoch = next(iter(capture.report.read(schema.SESSION, ["utc_epoch_ns"])["utc_epoch_ns"].to_pylist()), None)
     placed = epoch is not None and begin_ns is not None
@@ -100,13 +74,14 @@ def _capture(subject: Subject, survey: ApiSurvey, times: StepTimes, processes: l
         "whole_steps": len(set(times.step.tolist()) - set(times.step[times.edge].tolist())),
         "launches": len(survey.recorded),
         "recorded_launches": int(np.count_nonzero(survey.recorded)),
-        "overhead_share": overhead_share(subject, survey)[0] if len(work) else None,
+        "overhead_share": overhead_share(subject)[0] if len(work) else None,
     }
 
 
-def _processes(capture: Capture, survey: ApiSurvey, processes: list[Process]) -> dict[str, list]:
+def _processes(subject: Subject) -> dict[str, list]:
     """The columns of PROCESSES."""
-    found = [asdict(process) for process in processes]
+    capture, survey = subject.capture, subject.capture.survey
+    found = [asdict(process) for process in subject.capture.processes]
     operations = {pid: len(ids) for pid, _, ids in read_correlation(capture.report, capture.work)}
     pids, counts = np.unique(capture.ranges.pid, return_counts=True)
     ranges = dict(zip(pids.tolist(), counts.tolist(), strict=True))

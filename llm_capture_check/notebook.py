@@ -41,7 +41,7 @@ print(SUMMARY)
 
 # %%
 COLOURS = {"error": "#f8d7da", "warn": "#fff3cd", "info": "#e2eafc"}
-shown = findings.fillna("")
+shown = findings[findings["observed"].astype(bool)].fillna("")
 shown.loc[shown["report"] == "", "report"] = "all reports together"
 shown = shown.sort_values("severity", key=lambda level: level.map({"error": 0, "warn": 1, "info": 2}), kind="stable")
 # The same said of many reports is one row.

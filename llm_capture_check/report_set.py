@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
 
-from llm_capture_check.tables import FINDINGS
+from llm_capture_check.tables import FINDINGS, finding_columns
 from recipes.base.units import format_ns
-from recipes.findings.finding import ERROR, INFO, WARN, Finding
-from recipes.findings.remedies import remedy
+from recipes.findings.finding import INFO, WARN, Finding, Scope
+from recipes.findings.registry import REPORTS, find, make
 from recipes.run.recipe import Combined
 
 #: Files that were copied together may differ in time by so much.
@@ -23,8 +24,14 @@ _SHOWN = 5
 _REPORTS, _EXPORTS = (".nsys-rep", ".qdrep"), (".sqlite", "_pqtdir")
 
 Row = dict
-#: Findings with the report each is about, None for all of them.
-Placed = Iterator[tuple[str | None, Finding]]
+
+
+@dataclass(frozen=True)
+class ReportSet:
+    """The reports of a run: `inputs` rows of FILES, `captures` rows of CAPTURES and FILES of those with GPU work."""
+
+    inputs: list[Row]
+    captures: list[Row]
 
 
 def combine(tables: dict[str, pa.Table], files: pa.Table, settings: object) -> Combined:
@@ -33,27 +40,28 @@ def combine(tables: dict[str, pa.Table], files: pa.Table, settings: object) -> C
     captures = [row for row in tables["captures"].to_pylist() if row["operations"]]
     of_file = {row["report"]: row for row in inputs}
     captures = [{**of_file[row["report"]], **row} for row in captures]
-    found = [*_inputs(inputs), *_same_twice(captures), *_as_a_set(_first_of_each(captures))]
-    added = {"report": [report for report, _ in found]}
-    added |= {name: [getattr(finding, name) for _, finding in found] for name in FINDINGS.names[1:]}
+    found = find(REPORTS, ReportSet(inputs, captures))
+    added = {"report": [finding.scope.report for finding in found], **finding_columns(found)}
     return Combined({FINDINGS.name: pa.concat_tables([tables[FINDINGS.name], FINDINGS.build(added)])})
 
 
-def _found(check: str, severity: str, message: str, evidence: str = "") -> Finding:
-    return Finding(check, severity, message, evidence, remedy(check))
-
-
-def _inputs(inputs: Sequence[Row]) -> Placed:
-    for row in inputs:
+def unreadable(reports: ReportSet) -> Iterator[Finding]:
+    """Inputs that could not be read; the message says what to do."""
+    for row in reports.inputs:
         if row["status"] == "unreadable":
-            # The message says what to do.
-            yield row["report"], Finding("unreadable", ERROR, row["message"], "")
+            yield make("unreadable", row["message"], scope=Scope(row["report"]))
+
+
+def stale_exports(reports: ReportSet) -> Iterator[Finding]:
+    """Exports that are older than the report beside them."""
+    for row in reports.inputs:
         path = Path(row["path"])
         for older, newer in _stale(path):
             # This run read the report itself, or the export that is old.
             severity = WARN if path.name == older else INFO
             message = f"{older} is older than {newer}: tools that read it may show another capture"
-            yield row["report"], _found("stale_export", severity, message, "by their times of change")
+            evidence, scope = "by their times of change", Scope(row["report"])
+            yield make("stale_export", message, evidence, severity=severity, scope=scope)
 
 
 def _stale(path: Path) -> Iterator[tuple[str, str]]:
@@ -73,12 +81,13 @@ def _older(export: Path, report: Path) -> bool:
         return False
 
 
-def _same_twice(captures: Sequence[Row]) -> Placed:
+def same_twice(reports: ReportSet) -> Iterator[Finding]:
     """The same capture under two names."""
-    for reports in _alike(captures, "session", "begin_utc_ns", "end_utc_ns", "pids", "operations"):
-        if len(reports) > 1 and (reports[0]["session"] or reports[0]["begin_utc_ns"] is not None):
-            message = f"the same capture is given {len(reports)} times, and its numbers count as often"
-            yield None, _found("duplicate_report", WARN, message, _listed([row["report"] for row in reports]))
+    for same in _alike(reports.captures, "session", "begin_utc_ns", "end_utc_ns", "pids", "operations"):
+        if len(same) > 1 and (same[0]["session"] or same[0]["begin_utc_ns"] is not None):
+            message = f"the same capture is given {len(same)} times, and its numbers count as often"
+            evidence = _listed([row["report"] for row in same])
+            yield make("duplicate_report", message, evidence, numbers={"reports": len(same)})
 
 
 def _first_of_each(captures: Sequence[Row]) -> list[Row]:
@@ -95,18 +104,18 @@ def _alike(captures: Sequence[Row], *columns: str) -> list[list[Row]]:
     return list(same.values())
 
 
-def _as_a_set(captures: Sequence[Row]) -> Placed:
+def of_one_job(reports: ReportSet) -> Iterator[Finding]:
     """Reports with ranks are taken for one job."""
-    ranked = [row for row in captures if row["rank"] is not None]
+    ranked = [row for row in _first_of_each(reports.captures) if row["rank"] is not None]
     if len(ranked) < 2:
         # One rank alone is mostly meant so.
         return
     counts = Counter(row["rank"] for row in ranked)
     twice = sorted(rank for rank, count in counts.items() if count > 1)
     if twice:
-        reports = [row["report"] for row in ranked if row["rank"] == twice[0]]
-        message = f"rank {twice[0]} is given by {len(reports)} reports: they are not of one run"
-        yield None, _found("duplicate_rank", WARN, message, _listed(reports))
+        names = [row["report"] for row in ranked if row["rank"] == twice[0]]
+        message = f"rank {twice[0]} is given by {len(names)} reports: they are not of one run"
+        yield make("duplicate_rank", message, _listed(names), scope=Scope(rank=twice[0]))
         return
     told = max((row["world_size"] or 0 for row in ranked), default=0)
     size = max(told, max(counts) + 1)
@@ -117,23 +126,21 @@ def _as_a_set(captures: Sequence[Row]) -> Placed:
         # More missing than there are have been left out on purpose.
         severity = WARN if absent <= len(counts) else INFO
         size_told = f"{size}" if told >= size else f"at least {size}"
-        yield (
-            None,
-            _found("missing_rank", severity, "reports of ranks are missing", f"{absent} of {size_told}: {ranks}"),
-        )
-    yield from _unlike(ranked, "gpu_name", "other_gpu", WARN, "ranks ran on different GPUs")
-    yield from _unlike(ranked, "nsys_version", "other_version", INFO, "reports were exported by different versions")
+        evidence, figures = f"{absent} of {size_told}: {ranks}", {"missing": absent, "ranks": size}
+        yield make("missing_rank", "reports of ranks are missing", evidence, severity=severity, numbers=figures)
+    yield from _unlike(ranked, "gpu_name", "other_gpu", "ranks ran on different GPUs")
+    yield from _unlike(ranked, "nsys_version", "other_version", "reports were exported by different versions")
     yield from _windows(ranked)
 
 
-def _unlike(ranked: Sequence[Row], column: str, check: str, severity: str, message: str) -> Placed:
+def _unlike(ranked: Sequence[Row], column: str, check: str, message: str) -> Iterator[Finding]:
     values = Counter(row[column] or "unknown" for row in ranked)
     if len(values) > 1:
         told = ", ".join(f"{value} ({count})" for value, count in values.most_common(_SHOWN))
-        yield None, _found(check, severity, message, told)
+        yield make(check, message, told)
 
 
-def _windows(ranked: Sequence[Row]) -> Placed:
+def _windows(ranked: Sequence[Row]) -> Iterator[Finding]:
     placed = [row for row in ranked if row["begin_utc_ns"] is not None]
     if len(placed) > 1:
         last = max(placed, key=lambda row: row["begin_utc_ns"])
@@ -141,7 +148,8 @@ def _windows(ranked: Sequence[Row]) -> Placed:
         apart_ns = last["begin_utc_ns"] - first["end_utc_ns"]
         if apart_ns > 0:
             evidence = f"rank {last['rank']} begins {format_ns(apart_ns)} after rank {first['rank']} ended"
-            yield None, _found("other_window", WARN, "the windows do not overlap in time", evidence)
+            message, figures = "the windows do not overlap in time", {"apart_ns": apart_ns}
+            yield make("other_window", message, evidence, numbers=figures)
             return
     longest = max(ranked, key=lambda row: row["window_ns"])
     shortest = min(ranked, key=lambda row: row["window_ns"])
@@ -150,7 +158,7 @@ def _windows(ranked: Sequence[Row]) -> Placed:
             f"rank {longest['rank']} {format_ns(longest['window_ns'])}, rank {shortest['rank']} "
             f"{format_ns(shortest['window_ns'])}"
         )
-        yield None, _found("other_window", WARN, "the windows are of different lengths", evidence)
+        yield make("other_window", "the windows are of different lengths", evidence)
 
 
 def _listed(reports: Sequence[str]) -> str:

@@ -30,7 +30,7 @@ Row = dict
 
 def summarise(tables: dict[str, pa.Table], settings: object, told: Told) -> str:
     """Verdict, the place of the quality line, the findings with their remedies, and the inventory."""
-    findings = tables["findings"].to_pylist()
+    findings = [row for row in tables["findings"].to_pylist() if row["observed"]]
     reports = tables["files"]["report"].to_pylist()
     by_report = {report: [row for row in findings if row["report"] == report] for report in (*reports, None)}
     engines = {row["report"]: row["engine"] for row in tables["captures"].to_pylist()}

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import pyarrow as pa
+
 from recipes.base.tables import REPORT_KEYS, Column, Table
+from recipes.findings.finding import Finding
 
 _BY_REPORT = (("report", "ascending"), ("rank", "ascending"))
+_OF_FINDING = ("severity", "message", "evidence", "remedy", "observed")
 
 FINDINGS = Table(
     "findings",
@@ -16,10 +22,24 @@ FINDINGS = Table(
         Column("message", "string", "what was found"),
         Column("evidence", "string", "the figure it rests on"),
         Column("remedy", "string", "the command or code that helps"),
+        Column("recoverable_ns", "int64", "what that could save per step at most; null if it saves no time"),
+        Column("observed", "bool", "found; false: the capture cannot tell, and the message says why"),
     ),
     # Of a report the worst first, as they are given.
     sort=(("report", "ascending"),),
 )
+
+
+def finding_columns(findings: Sequence[Finding]) -> dict[str, list]:
+    """The columns of FINDINGS but the report."""
+    bounds = [finding.recoverable_ns for finding in findings]
+    return {
+        "check": [finding.id for finding in findings],
+        **{name: [getattr(finding, name) for finding in findings] for name in _OF_FINDING},
+        "recoverable_ns": pa.array([None if bound is None else round(bound) for bound in bounds], pa.int64()),
+    }
+
+
 CAPTURES = Table(
     "captures",
     "one report",

@@ -5,6 +5,7 @@ All functions are pure: a capture in, tables out.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from llm_decode_floor.waterfall import step_parts
 from recipes.base.memory import sums
 from recipes.base.tables import Table
 from recipes.capture.capture import Capture
+from recipes.events.launch_state import graph_launches, launch_counts, launch_state
 from recipes.kernels.work_families import passes
 from recipes.run.recipe import Analysis
 from recipes.steps.projection import NONE, Projection, launches_of_entries
@@ -46,7 +48,8 @@ def analyse(capture: Capture, settings: Settings) -> Analysis:
     in_passes = passes(work.kind, names.communicating(work.name))
     parts = step_parts(capture, projection, family, in_passes, names.families)
     step_rows = _step_rows(capture, steps, parts)
-    phase_rows = [_phase_row(step_rows, *group) for group in _groups(step_rows).items()]
+    launched = _launch_states(capture)
+    phase_rows = [{**_phase_row(step_rows, *group), **launched(group[1])} for group in _groups(step_rows).items()]
     rated = rate(capture, phase_rows, settings.floor)
     doubts: dict[str, str] = {}
     for one in rated:
@@ -114,6 +117,20 @@ def _launches(capture: Capture, projection: Projection) -> np.ndarray:
     if len(capture.work.devices.numbers) <= 1 and not capture.cut.any():
         return capture.attribution.launches[projection.step]
     return launches_of_entries(projection, capture.launches)
+
+
+def _launch_states(capture: Capture) -> Callable[[list[int]], dict[str, Any]]:
+    """What gives the launch columns of PHASES for some rows of STEPS that have work."""
+    projection, from_graph = capture.projection, graph_launches(capture.report, capture.launches)
+    counts = launch_counts(capture.work, capture.launches, from_graph, projection.of_operation, len(projection))
+    lost = capture.lost_graph_launches > np.count_nonzero(from_graph)
+
+    def columns(rows: list[int]) -> dict[str, Any]:
+        # Rows of steps with work are the entries of the projection.
+        state = launch_state({name: float(values[rows].sum()) for name, values in counts.items()}, lost=lost)
+        return {"graphs": state.graphs, "in_graphs": None if np.isnan(state.in_graphs) else state.in_graphs}
+
+    return columns
 
 
 def _part_rows(capture: Capture, projection: Projection, parts: dict[str, np.ndarray]) -> dict[str, Any]:

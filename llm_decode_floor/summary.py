@@ -8,10 +8,12 @@ import pandas as pd
 import pyarrow as pa
 
 from llm_decode_floor.analysis import BETWEEN_STEPS, Settings
-from llm_decode_floor.findings import findings
+from llm_decode_floor.findings import MeanStep
 from llm_decode_floor.phase_floors import step_of
 from recipes.base.text_table import shortened, text_table
 from recipes.base.units import format_count, format_ms, format_ns, format_share
+from recipes.findings.finding import most_recoverable
+from recipes.findings.registry import FLOOR, find
 from recipes.models.decode_floor import Floor, floor_of
 from recipes.run.recipe import Told
 from recipes.steps.phases import DECODE_PHASES
@@ -36,7 +38,8 @@ def summarise(tables: dict[str, pa.Table], settings: Settings, told: Told) -> st
     lines = [_verdict(lead, group, tables), "{quality}", "", _phase_table(phases, floors)]
     name = _name(lead) + _place(lead, tables)
     lines += ["", _part_table(parts, name), *_layer_table(tables, lead), ""]
-    lines += [f"{number}. {one.text}" for number, one in enumerate(findings(group, parts), 1)]
+    found = most_recoverable(find(FLOOR, MeanStep(group, parts)))
+    lines += [f"{number}. {finding.message}" for number, finding in enumerate(found, 1)]
     return "\n".join([*lines, *_remarks(group)])
 
 
@@ -81,12 +84,15 @@ def _group(lead: pd.Series, floors: pd.DataFrame, steps: pd.DataFrame, settings:
         "duration_ns": lead["duration_p50_ns"],
         "operations": mine["operations"].median(),
         "launches": mine["launches"].median(),
+        "graphs": lead["graphs"],
         "attainable": settings.floor.attainable,
         "floor": floor,
         "row": row,
         "step_time_ns": settings.floor.step_time_ns,
         "inferred": bool(mine["inferred"].any()),
         "has_model": settings.floor.model is not None,
+        "report": lead["report"],
+        "device": int(lead["device"]),
         "phase": lead["phase"],
         "decodes": lead["phase"] in DECODE_PHASES,
     }

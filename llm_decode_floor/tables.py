@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from recipes.base.tables import REPORT_KEYS, Column, Table
+from recipes.events.launch_state import STATES
 
 _STEP = Column("step", "int64", "number of the step in the report, in order of its start on the host")
 _PHASE = Column("phase", "string", "phase of the model")
@@ -58,6 +59,8 @@ PHASES = Table(
             for what in ("duration", "period")
             for quantile in (10, 50, 90, 99)
         ),
+        Column("graphs", "string", f"whether they were launched by CUDA graphs: {', '.join(STATES)}; whole: traced so"),
+        Column("in_graphs", "double", "share of their kernels that graph launches started, 0 to 1; null if unknown"),
     ),
     sort=(*_KEY, ("phase", "ascending"), ("batch", "ascending")),
 )

@@ -11,18 +11,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from llm_idle_gaps.evidence import Evidence
-from llm_idle_gaps.launch_statistics import launch_statistics, launched_graphs
+from llm_idle_gaps.gap_columns import GapColumns
+from llm_idle_gaps.stretches import Stretches, device_stretches
 from llm_idle_gaps.tables import BETWEEN_STEPS, GAPS, HISTOGRAM, IDLE, LARGEST_GAPS, STEP_IDLE, TIMELINE
 from llm_idle_gaps.tally import EDGES_NS, LARGEST, Tally
 from llm_idle_gaps.timeline import median_step
-from llm_idle_gaps.windows import Windows, device_windows
 from recipes.base import intervals
 from recipes.base.memory import sums
 from recipes.base.tables import Table
 from recipes.capture.capture import ALL, Capture
 from recipes.events.gpu_work import GRAPH, KERNEL, GpuWork
 from recipes.events.idle import CAUSES, find_gaps, split_by_cause
+from recipes.events.launch_statistics import launch_statistics
 from recipes.run.recipe import Analysis
 from recipes.steps.projection import NONE, Projection
 
@@ -61,14 +61,13 @@ def analyse(capture: Capture, settings: Settings) -> Analysis:
     launched = _launched(capture, steps.projection)
     every = ((number, _device(work, steps.projection, number)) for number in range(len(work.devices.numbers)))
     devices = {number: device for number, device in every if device is not None}
-    host = capture.host
-    evidence = Evidence(capture, host)
-    lost = max(capture.survey.graph_launches - launched_graphs(capture.report, launches), 0)
+    host, lost = capture.host, capture.lost_graph_launches
+    gap_columns = GapColumns(capture, host)
     found: dict[Table, list[dict]] = {table: [] for table in (GAPS, HISTOGRAM, IDLE, STEP_IDLE, TIMELINE)}
     for number, (rows, windows, computing_ns) in devices.items():
         tally = Tally(steps.projection, number, windows, steps.phase_of_entry, steps.phases)
         for gaps in find_gaps(work, rows):
-            tally.add(gaps, split_by_cause(work, gaps, launches, host), evidence, settings.min_gap_ns)
+            tally.add(gaps, split_by_cause(work, gaps, launches, host), gap_columns, settings.min_gap_ns)
         for table, columns in (
             *((GAPS, some) for some in tally.rows),
             (HISTOGRAM, _histogram_columns(tally, steps)),
@@ -108,14 +107,14 @@ def _gap_tables(rows: pa.Table, min_gap_ns: float) -> dict[str, pa.Table]:
 
 def _device(
     work: GpuWork, projection: Projection, number: int
-) -> tuple[np.ndarray | slice, Windows, np.ndarray] | None:
+) -> tuple[np.ndarray | slice, Stretches, np.ndarray] | None:
     """A device's operations, its windows, and the ns of each in which kernels or graph executions ran; None for a
     device without work, as a time range may leave it."""
     rows = slice(None) if len(work.devices.numbers) == 1 else np.flatnonzero(work.device == number)
     if not len(work.start_ns[rows]):
         return None
     starts_ns, ends_ns, kind = work.start_ns[rows], work.end_ns[rows], work.kind[rows]
-    windows = device_windows(projection, number, int(starts_ns.min()), int(ends_ns.max()))
+    windows = device_stretches(projection, number, int(starts_ns.min()), int(ends_ns.max()))
     chosen = (kind == KERNEL) | (kind == GRAPH)
     starts_ns, ends_ns = starts_ns[chosen], ends_ns[chosen]
     order = intervals.by_start(starts_ns)
@@ -152,7 +151,7 @@ def _launched(capture: Capture, projection: Projection) -> list[dict[str, np.nda
 def _idle_columns(
     steps: _Steps,
     tally: Tally,
-    windows: Windows,
+    windows: Stretches,
     computing_ns: np.ndarray,
     launched: dict[str, np.ndarray],
     lost_graph_launches: int,

@@ -1,35 +1,29 @@
-"""What follows from the idle time: at most five findings, the most recoverable time first."""
+"""What follows from the idle time of a device's steps: sentences with their figures and the next step."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import Any
 
-from llm_idle_gaps.picture import GRAPHS_ON, HOST_CAUSES, WORTH, Picture
+from llm_idle_gaps.device_steps import HOST_CAUSES, WORTH, DeviceSteps
 from recipes.base.units import format_count, format_ns, format_share
+from recipes.events.launch_state import ON, UNKNOWN, WHOLE
+from recipes.findings.finding import Finding, Scope
+from recipes.findings.registry import cannot_tell, make
 
-MOST = 5
 #: Idle time elsewhere is worth a finding from this share of all idle time on.
 _MUCH = 0.2
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One sentence with its figure and the next step, and the time that could be recovered at most, in ns."""
-
-    text: str
-    recoverable_ns: float
+def _found(of: DeviceSteps, check: str, text: str, **fields: Any) -> Finding:
+    scope = Scope(report=of.report, device=of.device, phase=of.phase)
+    return make(check, text, scope=scope, **fields)
 
 
-def findings(of: Picture, real_idle_ns: float | None = None) -> list[Finding]:
-    """The findings on a device. Bounds do not add up.
-
-    `real_idle_ns` is what a step can be idle at most without the profiler, where that is known.
-    """
-    makers = (_graphs(of, real_idle_ns), _sync(of, real_idle_ns), _outside(of, real_idle_ns), _queued(of),
-              _profiler(of), _unknown(of), _elsewhere(of))  # fmt: skip
-    found = [finding for maker in makers for finding in maker]
-    return sorted(found, key=lambda finding: -finding.recoverable_ns)[:MOST]
+def _bounded(of: DeviceSteps, idle_ns: float) -> dict[str, Any]:
+    """The figures of a finding about idle time: all of it, and what could be recovered at most."""
+    bound_ns = idle_ns if of.real_idle_ns is None else min(idle_ns, of.real_idle_ns)
+    return {"numbers": {"idle_ns": idle_ns}, "recoverable_ns": bound_ns}
 
 
 def _told(times: dict[str, float]) -> str:
@@ -38,46 +32,57 @@ def _told(times: dict[str, float]) -> str:
     return ", ".join(f"{name} {format_ns(time_ns)}" for name, time_ns in longest if time_ns)
 
 
-def _bound(of: Picture, idle_ns: float, real_idle_ns: float | None) -> str:
+def _bound(of: DeviceSteps, idle_ns: float) -> str:
     """What could be recovered at most: no more than is idle without the profiler, where that is known."""
-    if real_idle_ns is not None and real_idle_ns < idle_ns:
-        return f"at most the {format_ns(real_idle_ns)} {of.each} that are idle without the profiler could be recovered"
+    if of.real_idle_ns is not None and of.real_idle_ns < idle_ns:
+        return (
+            f"at most the {format_ns(of.real_idle_ns)} {of.each} that are idle without the profiler could be recovered"
+        )
     return f"at most these {format_ns(idle_ns)} {of.each} could be recovered"
 
 
-def _graphs(of: Picture, real_idle_ns: float | None) -> Iterator[Finding]:
-    mean, idle_ns, state = of.mean, of.idle_ns(*HOST_CAUSES), of.graph_state
+def graphs(of: DeviceSteps) -> Iterator[Finding]:
+    """Whether CUDA graphs are on, and what launching without them costs."""
+    mean, idle_ns, launched = of.mean, of.idle_ns(*HOST_CAUSES), of.launched
     if mean["opaque_graphs"]:
-        yield Finding(
+        yield _found(
+            of, "opaque_graphs",
             "CUDA graphs were traced as a whole: gaps inside them are not seen, so nothing is said of them; capture "
             "with --cuda-graph-trace=node to see them",
-            0,
-        )
-    if not state:
+        )  # fmt: skip
+    if launched.graphs == UNKNOWN:
+        yield cannot_tell("graphs_off", "launches, or the work of graphs, were not recorded")
+    if launched.graphs in (UNKNOWN, WHOLE):
         return
-    launched = f"{format_count(mean['launched'], 'operation')} from {format_count(mean['launches'], 'launch call')}"
-    if of.in_graphs >= GRAPHS_ON:
-        yield Finding(
-            f"{state}: {launched} {of.each}, {mean['graph_launches']:,.0f} of them for graphs, with "
-            f"{format_share(of.in_graphs)} of the operations; {format_ns(of.idle_ns('graph'))} idle between nodes",
-            0,
-        )
+    calls = f"{format_count(mean['launched'], 'operation')} from {format_count(mean['launches'], 'launch call')}"
+    if launched.graphs == ON:
+        yield _found(
+            of, "graphs_on",
+            f"{of.graph_state}: {calls} {of.each}, {mean['graph_launches']:,.0f} of them for graphs, with "
+            f"{format_share(launched.in_graphs)} of the kernels; {format_ns(of.idle_ns('graph'))} idle between nodes",
+            numbers={"in_graphs": launched.in_graphs, "idle_ns": of.idle_ns("graph")},
+        )  # fmt: skip
     elif idle_ns > WORTH * mean["duration_ns"]:
-        calls, pairs = max(mean["launches"] - mean["copy_launches"], 1), max(mean["between_launches"], 1)
-        times = f"{format_ns(mean['launch_call_ns'] / calls)} inside each call"
-        times += f", {format_ns(mean['between_launches_ns'] / pairs)} from one to the next"
-        slower = "" if real_idle_ns is not None else " (tracing itself makes launches slower: --step-time)"
-        waits = ", but a graph cannot hold a step that waits for its results half-way" if of.waits_inside else ""
-        yield Finding(
-            f"{state}: {launched} {of.each} ({mean['launched'] / mean['launches']:.1f} operations a call, "
-            f"{format_share(of.in_graphs)} in graphs; {times}) leave the GPU idle for "
-            f"{_told({cause: of.idle_ns(cause) for cause in HOST_CAUSES})}: "
-            f"with graphs on, {_bound(of, idle_ns, real_idle_ns)}{slower}{waits}",
-            idle_ns,
-        )
+        yield _found(of, "graphs_off", _eager_text(of, calls, idle_ns), **_bounded(of, idle_ns))
 
 
-def _sync(of: Picture, real_idle_ns: float | None) -> Iterator[Finding]:
+def _eager_text(of: DeviceSteps, calls: str, idle_ns: float) -> str:
+    mean = of.mean
+    issued, pairs = max(mean["launches"] - mean["copy_launches"], 1), max(mean["between_launches"], 1)
+    times = f"{format_ns(mean['launch_call_ns'] / issued)} inside each call"
+    times += f", {format_ns(mean['between_launches_ns'] / pairs)} from one to the next"
+    slower = "" if of.real_idle_ns is not None else " (tracing itself makes launches slower: --step-time)"
+    waits = ", but a graph cannot hold a step that waits for its results half-way" if of.waits_inside else ""
+    return (
+        f"{of.graph_state}: {calls} {of.each} ({mean['launched'] / mean['launches']:.1f} operations a call, "
+        f"{format_share(of.launched.in_graphs)} in graphs; {times}) leave the GPU idle for "
+        f"{_told({cause: of.idle_ns(cause) for cause in HOST_CAUSES})}: "
+        f"with graphs on, {_bound(of, idle_ns)}{slower}{waits}"
+    )
+
+
+def sync(of: DeviceSteps) -> Iterator[Finding]:
+    """What waiting for the GPU on the host costs."""
     # Not only the time inside the call: when it returns the GPU has run dry, and what follows is host and launch.
     idle_ns = of.mean["after_sync_ns"]
     if idle_ns > WORTH * of.mean["duration_ns"]:
@@ -85,15 +90,17 @@ def _sync(of: Picture, real_idle_ns: float | None) -> Iterator[Finding]:
         named = f" in {calls.idxmax()}" if len(calls) else ""
         # Without waiting the host would be ahead for all that follows too.
         bound_ns = max(of.idle_ns(*HOST_CAUSES, "sync"), idle_ns)
-        yield Finding(
+        yield _found(
+            of, "host_waits",
             f"{format_ns(idle_ns)} {of.each} are idle in gaps that begin while the host waits for the GPU{named}; "
             "without that it could run ahead, and of sync, host, launch and api together "
-            f"{_bound(of, bound_ns, real_idle_ns)}: look for .item(), .cpu(), .tolist() and synchronize() in the step",
-            min(idle_ns, bound_ns),
-        )
+            f"{_bound(of, bound_ns)}: look for .item(), .cpu(), .tolist() and synchronize() in the step",
+            **_bounded(of, idle_ns),
+        )  # fmt: skip
 
 
-def _outside(of: Picture, real_idle_ns: float | None) -> Iterator[Finding]:
+def outside(of: DeviceSteps) -> Iterator[Finding]:
+    """What passes between steps."""
     if of.after_ns <= WORTH * of.mean["duration_ns"]:
         return
     named = ""
@@ -104,46 +111,51 @@ def _outside(of: Picture, real_idle_ns: float | None) -> Iterator[Finding]:
         named = f", mostly {cause} {place} {call}"
         if cause == "launch" and "GraphLaunch" in call and of.mean["in_graphs"]:
             named += ", a call that tracing each node makes slower"
-    yield Finding(
+    yield _found(
+        of, "between_steps",
         f"The GPU is idle for {format_ns(of.after_ns)} {of.each} outside the steps{named}: prepare and launch the next "
-        f"step while this one runs; {_bound(of, of.after_ns, real_idle_ns)}",
-        of.after_ns,
-    )
+        f"step while this one runs; {_bound(of, of.after_ns)}",
+        **_bounded(of, of.after_ns),
+    )  # fmt: skip
 
 
-def _queued(of: Picture) -> Iterator[Finding]:
+def queued(of: DeviceSteps) -> Iterator[Finding]:
+    """Idle time behind launches that were issued."""
     idle_ns = of.idle_ns("queued")
     if idle_ns > WORTH * of.mean["duration_ns"]:
-        yield Finding(
+        yield _found(
+            of, "queued",
             f"{format_ns(idle_ns)} {of.each} pass although the next operation was issued: a dependency between "
             "streams, another process on this GPU, or the GPU's own scheduling of small kernels",
-            0,
-        )
+            numbers={"idle_ns": idle_ns},
+        )  # fmt: skip
 
 
-def _profiler(of: Picture) -> Iterator[Finding]:
+def profiler(of: DeviceSteps) -> Iterator[Finding]:
+    """Idle time that is the profiler's."""
     idle_ns = of.idle_ns("profiler")
     if idle_ns > WORTH * of.mean["duration_ns"]:
-        yield Finding(f"{format_ns(idle_ns)} {of.each} are the profiler's own: not there without it", 0)
+        text = f"{format_ns(idle_ns)} {of.each} are the profiler's own: not there without it"
+        yield _found(of, "profiler_idle", text, numbers={"idle_ns": idle_ns})
 
 
-def _unknown(of: Picture) -> Iterator[Finding]:
+def unknown(of: DeviceSteps) -> Iterator[Finding]:
+    """Idle time of which the launch is not known."""
     idle_ns = of.idle_ns("unknown")
     if idle_ns > WORTH * of.mean["duration_ns"]:
-        yield Finding(
+        yield _found(
+            of, "unknown_launches",
             f"The launches behind {format_ns(idle_ns)} {of.each} of idle time were not recorded, so its cause is not "
             "known: capture whole processes, with -t cuda,nvtx",
-            0,
-        )
+            numbers={"idle_ns": idle_ns},
+        )  # fmt: skip
 
 
-def _elsewhere(of: Picture) -> Iterator[Finding]:
+def elsewhere(of: DeviceSteps) -> Iterator[Finding]:
     """Idle time that none of the others is about."""
     elsewhere_ns = sum(of.elsewhere_ns.values())
     if of.steps and elsewhere_ns > _MUCH * of.total_idle_ns:
         longest = dict(sorted(of.elsewhere_ns.items(), key=lambda item: -item[1])[:3])
-        yield Finding(
-            f"{format_ns(elsewhere_ns)} of the {format_ns(of.total_idle_ns)} idle in the window lie elsewhere: "
-            f"{_told(longest)}; see the largest gaps",
-            0,
-        )
+        text = f"{format_ns(elsewhere_ns)} of the {format_ns(of.total_idle_ns)} idle in the window lie elsewhere: "
+        text += f"{_told(longest)}; see the largest gaps"
+        yield _found(of, "idle_elsewhere", text, numbers={"idle_ns": elsewhere_ns})

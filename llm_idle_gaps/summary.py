@@ -5,19 +5,22 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 
 from llm_idle_gaps.analysis import Settings
-from llm_idle_gaps.findings import findings
-from llm_idle_gaps.picture import Picture, pictures
+from llm_idle_gaps.device_steps import DeviceSteps, steps_of_devices
 from llm_idle_gaps.tables import BETWEEN_STEPS
 from recipes.base.text_table import shortened, text_table
 from recipes.base.units import format_count, format_ms, format_ns, format_share
 from recipes.capture.capture import ALL
 from recipes.events.idle import CAUSES
+from recipes.events.launch_state import UNKNOWN, WHOLE, launch_state
+from recipes.findings.finding import most_recoverable
+from recipes.findings.registry import IDLE, find
 from recipes.run.outcomes import Tables
 from recipes.run.recipe import Told
 
@@ -43,7 +46,7 @@ def summarise(tables: Tables, settings: Settings, told: Told) -> str:
     if idle.empty:
         return "No GPU work was found, so there are no gaps.\n{quality}"
     gaps = _looked_at(tables)
-    devices = pictures(tables["step_idle"].to_pandas(), idle, gaps)
+    devices = steps_of_devices(tables["step_idle"].to_pandas(), idle, gaps)
     # The findings are about one device: mean values over unlike ones say nothing of any.
     most = max(devices, key=lambda of: (of.phase_idle_ns, 0 if of.steps else of.total_idle_ns))
     lines = [_verdict(idle, devices, most, settings), "{quality}", "", _phase_table(idle)]
@@ -52,8 +55,8 @@ def summarise(tables: Tables, settings: Settings, told: Told) -> str:
     if len(devices) > 1:
         place = f"{shortened(most.report, _NAME_WIDTH)} GPU {most.device}"
         lines.append(f"On {place}, which of {len(devices)} devices has most idle time in its steps:")
-    real_idle_ns = _real_idle_ns(most, settings)
-    lines += [f"{number}. {one.text}" for number, one in enumerate(findings(most, real_idle_ns), 1)]
+    found = most_recoverable(find(IDLE, replace(most, real_idle_ns=_real_idle_ns(most, settings))))
+    lines += [f"{number}. {finding.message}" for number, finding in enumerate(found, 1)]
     return "\n".join([*lines, *_beside(most, settings)]).rstrip()
 
 
@@ -80,7 +83,7 @@ def _longest(pieces: Iterable[pa.Table], count: int) -> pd.DataFrame:
     return longest.to_pandas()
 
 
-def _verdict(idle: pd.DataFrame, devices: list[Picture], most: Picture, settings: Settings) -> str:
+def _verdict(idle: pd.DataFrame, devices: list[DeviceSteps], most: DeviceSteps, settings: Settings) -> str:
     whole = idle[idle["phase"] == ALL]
     window_ns, idle_ns = whole["window_ns"].sum(), whole["idle_ns"].sum()
     causes = {cause: whole[f"{cause}_ns"].sum() for cause in CAUSES}
@@ -99,7 +102,7 @@ def _verdict(idle: pd.DataFrame, devices: list[Picture], most: Picture, settings
     return "; ".join(parts)
 
 
-def _unknown_graphs(of: Picture) -> str:
+def _unknown_graphs(of: DeviceSteps) -> str:
     if of.lost_graphs:
         return "CUDA graphs were launched whose work was not recorded, so nothing is said of them"
     if of.mean["opaque_graphs"]:
@@ -141,7 +144,7 @@ def _band_table(tables: dict[str, pa.Table]) -> str:
     return text_table(["gaps", "number", "idle ms", "of idle", "mostly"], rows)
 
 
-def _device_table(devices: list[Picture]) -> list[str]:
+def _device_table(devices: list[DeviceSteps]) -> list[str]:
     """The devices, the most idle first; nothing for a single one. The step time of each tells which of them wait."""
     if len(devices) < 2:
         return []
@@ -161,11 +164,11 @@ def _launch_table(idle: pd.DataFrame) -> str:
     for phase, row in _by_phase(idle).iterrows():
         if not row["launches"]:
             continue
-        seen, issued = row["launched"] - row["opaque_graphs"], row["launches"] - row["copy_launches"]
+        issued, state = row["launches"] - row["copy_launches"], launch_state(row)
         rows.append(
             [str(phase), f"{row['operations']:,.0f}", f"{row['launches']:,.0f}",
              f"{row['launched'] / row['launches']:.1f}", f"{row['graph_launches']:,.0f}",
-             "-" if row["opaque_graphs"] else format_share(row["in_graphs"] / max(seen, 1)),
+             "-" if state.graphs in (WHOLE, UNKNOWN) else format_share(state.in_graphs),
              _each_us(row["launch_call_ns"], issued), _each_us(row["between_launches_ns"], row["between_launches"])]
         )  # fmt: skip
     if not rows:
@@ -178,7 +181,7 @@ def _each_us(time_ns: float, count: float) -> str:
     return f"{time_ns / count / 1e3:,.1f}" if count else "-"
 
 
-def _largest_table(gaps: pd.DataFrame, devices: list[Picture]) -> list[str]:
+def _largest_table(gaps: pd.DataFrame, devices: list[DeviceSteps]) -> list[str]:
     if gaps.empty:
         return []
     head = ["largest gaps", "at ms", "ms", "cause", "phase", "before", "after", "launched by", "held by", "range"]
@@ -202,14 +205,14 @@ def _brief(name: object) -> str:
     return shortened(head.rsplit("::", 1)[-1], _NAME_WIDTH)
 
 
-def _real_idle_ns(of: Picture, settings: Settings) -> float | None:
+def _real_idle_ns(of: DeviceSteps, settings: Settings) -> float | None:
     """What a step can be idle at most without the profiler; None where that is not known."""
     if settings.step_time_ns is None or of.period_ns is None:
         return None
     return max(settings.step_time_ns - of.busy_ns, 0)
 
 
-def _beside(of: Picture, settings: Settings) -> list[str]:
+def _beside(of: DeviceSteps, settings: Settings) -> list[str]:
     """The step time without the profiler beside that of the capture."""
     if settings.step_time_ns is None:
         return []

@@ -28,6 +28,8 @@ _LAUNCHES = (
     Column("graph_launches", "int64", "those that launched a CUDA graph"),
     Column("copy_launches", "int64", "those that launched a copy"),
     Column("in_graphs", "int64", "operations seen one by one that a graph launch started"),
+    Column("kernels", "int64", "kernels whose launch is in the report"),
+    Column("kernels_in_graphs", "int64", "those of them that a graph launch started"),
     Column("opaque_graphs", "int64", "graph executions traced as a whole"),
     Column("launch_call_ns", "int64", "host time inside the launch calls; copies, which may wait in theirs, left out"),
     Column("between_launches", "int64", "pairs of launch calls, one after the other on a thread, both in the step"),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from llm_idle_gaps.evidence import Evidence
-from llm_idle_gaps.windows import Windows
+from llm_idle_gaps.gap_columns import GapColumns
+from llm_idle_gaps.stretches import Stretches
 from recipes.base.memory import sums
 from recipes.base.tables import coded
 from recipes.events.idle import CAUSES, Gaps, sum_inside
@@ -31,7 +31,7 @@ class Tally:
     """
 
     def __init__(
-        self, projection: Projection, device: int, windows: Windows, phase_of_entry: np.ndarray, phases: list[str]
+        self, projection: Projection, device: int, stretches: Stretches, phase_of_entry: np.ndarray, phases: list[str]
     ) -> None:
         """`phase_of_entry` is that of each entry, and last the one of no step; `phases` are their names."""
         self.entries = np.flatnonzero(projection.device == device)
@@ -40,7 +40,7 @@ class Tally:
         self._over_ns = np.maximum.accumulate(self._end_ns) if len(self.entries) else self._end_ns
         self._next_ns = np.append(self._start_ns[1:], self._over_ns[-1:])
         self._step, self._phase_of_entry = projection.step, phase_of_entry
-        self._phases, self._windows = pa.array(phases, pa.string()), windows
+        self._phases, self._stretches = pa.array(phases, pa.string()), stretches
         self.by_window = np.zeros((len(projection) + 1, len(CAUSES) + 1), dtype=np.int64)
         self.by_step = np.zeros((len(self.entries), len(CAUSES) + 1), dtype=np.int64)
         self.after_ns = np.zeros(len(self.entries), dtype=np.int64)
@@ -48,15 +48,15 @@ class Tally:
         self.time_ns = np.zeros_like(self.counts)
         self.rows: list[dict] = []
 
-    def add(self, gaps: Gaps, split: dict[str, np.ndarray], evidence: Evidence, min_gap_ns: float) -> None:
+    def add(self, gaps: Gaps, split: dict[str, np.ndarray], gap_columns: GapColumns, min_gap_ns: float) -> None:
         """Takes some gaps, split by cause, into the sums, and those of at least `min_gap_ns` into the rows."""
         duration_ns = gaps.end_ns - gaps.start_ns
-        waiting = evidence.waiting(gaps)
+        waiting = gap_columns.waiting(gaps)
         after_sync_ns = np.where(waiting >= 0, duration_ns, 0)
         parts = np.stack([*(split[cause] for cause in CAUSES), after_sync_ns], axis=1)
         cause = parts[:, : len(CAUSES)].argmax(axis=1)
-        # No operation starts or ends inside a gap, so it lies in one window.
-        entry = self._windows.entry_at(gaps.start_ns)
+        # No operation starts or ends inside a gap, so it lies in one stretch.
+        entry = self._stretches.entry_at(gaps.start_ns)
         place = np.where(entry < 0, len(self.by_window) - 1, entry)
         for number in range(len(CAUSES) + 1):
             self.by_window[:, number] += sums(place, parts[:, number], len(self.by_window))
@@ -77,7 +77,7 @@ class Tally:
             called = (split["sync"] + split["api"])[chosen] > 0
             placed = self._places(entry[chosen], cause[chosen], parts[chosen])
             times = {"start_ns": some.start_ns, "end_ns": some.end_ns, "duration_ns": duration_ns[chosen]}
-            self.rows.append({**times, **placed, **evidence.columns(some, called, waiting[chosen])})
+            self.rows.append({**times, **placed, **gap_columns.columns(some, called, waiting[chosen])})
 
     def _places(self, entry: np.ndarray, cause: np.ndarray, parts: np.ndarray) -> dict[str, pa.Array]:
         """The columns of cause, phase and step."""

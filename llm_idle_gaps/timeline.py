@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from llm_idle_gaps.evidence import thread_names
+from llm_idle_gaps.gap_columns import thread_names
 from recipes.capture.capture import Capture
 from recipes.events.cuda_calls import call_names
 from recipes.events.gpu_work import MEMCPY, MEMSET, read_streams

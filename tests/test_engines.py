@@ -14,8 +14,9 @@ from recipes.cli.capture_command import _choices
 from recipes.engines import engines as module
 from recipes.engines.command import command_for
 from recipes.engines.engines import FOLDER, Engine, captured_engines, engines
+from recipes.findings.check_table import checks
 from recipes.findings.engine import _signs
-from recipes.findings.remedies import remedies, remedy
+from recipes.findings.remedies import remedy
 from recipes.steps.phases import load_phase_rules, packaged_lines
 
 NEW = {
@@ -131,7 +132,7 @@ def test_every_file_is_whole(name):
         patterns = [pattern for found, where, pattern in _signs() if (found, where) == (name, "rule")]
         assert any(pattern.search(line.rule) for pattern in patterns for line in engine.ranges.rules)
     assert all(line.source for line in engine.ranges.rules)
-    assert engine.remedies.keys() <= {check for check, _ in remedies()}
+    assert engine.remedies.keys() <= checks().keys()
     assert all(text.strip() and "\n" not in text for text in engine.remedies.values())
     # llm_capture_check points to the command of the engine that it tells.
     assert not engine.detection or name in captured_engines()

@@ -15,12 +15,12 @@ import pytest
 import oracle
 from conftest import FIXTURES, REPORTS, nsight, pack
 from llm_idle_gaps.analysis import Settings, analyse
-from llm_idle_gaps.launch_statistics import launch_statistics
 from llm_idle_gaps.tables import BETWEEN_STEPS, GAPS, TABLES
 from llm_idle_gaps.tally import EDGES_NS
 from recipes.capture.capture import Capture
 from recipes.events.gpu_work import Span
 from recipes.events.idle import CAUSES
+from recipes.events.launch_statistics import launch_statistics
 from recipes.nsight.export import export
 from recipes.report.report import open_export
 from recipes.steps.phases import load_phase_rules
@@ -31,12 +31,13 @@ RULES = load_phase_rules()
 SUMMED = [f"{cause}_ns" for cause in CAUSES]
 ADDITIVE = ["window_ns", "busy_ns", "copy_only_ns", "idle_ns", *SUMMED, "gaps", "operations", "launches",
             "graph_launches", "copy_launches", "in_graphs", "opaque_graphs", "launch_call_ns",
-            "launched", "after_sync_ns", "between_launches", "between_launches_ns"]  # fmt: skip
+            "launched", "after_sync_ns", "between_launches", "between_launches_ns", "kernels",
+            "kernels_in_graphs"]  # fmt: skip
 
 
 def analysed(path: Path, *, min_gap_ns: float = 0, span: Span = Span()) -> dict[str, pd.DataFrame]:
     tables, remarks, _ = analyse(Capture(open_export(path), span, RULES), Settings(min_gap_ns))
-    assert remarks == []
+    assert not remarks
     return {name: table.to_pandas() for name, table in tables.items()}
 
 

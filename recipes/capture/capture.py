@@ -16,6 +16,7 @@ from recipes.events.api_calls import count_graph_launches
 from recipes.events.api_survey import ApiSurvey
 from recipes.events.gpu_work import GpuWork, Span, read_gpu_work, select
 from recipes.events.host_activity import HostActivity
+from recipes.events.launch_state import graph_launches
 from recipes.events.launches import Launches
 from recipes.kernels.families import load_rules
 from recipes.kernels.work_families import NameFamilies, name_families
@@ -105,6 +106,11 @@ class Capture:
     def graph_launches(self) -> int:
         """How many API calls launched a CUDA graph."""
         return self.survey.graph_launches if "_called" in self.__dict__ else count_graph_launches(self.report)
+
+    @cached_property
+    def lost_graph_launches(self) -> int:
+        """How many of them left no operation in the report."""
+        return max(self.graph_launches - int(graph_launches(self.report, self._called.launches).sum()), 0)
 
     @cached_property
     def processes(self) -> list[Process]:

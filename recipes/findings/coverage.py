@@ -31,11 +31,13 @@ def silent_steps(subject: Subject) -> Iterator[Finding]:
     behind = silent & (steps.start_ns >= last_ns)
     if behind.sum() > silent.sum() / 2 and end_ns - last_ns > _SILENCE * span_ns and not capture.filtered:
         evidence = f"the last one ends {format_ns(end_ns - last_ns)} before the last step; {counts} have no GPU work"
-        yield subject.found("records_stop", WARN, "GPU records stop while steps go on", evidence)
+        figures = {"silent_steps": int(silent.sum()), "silent_ns": end_ns - last_ns}
+        yield subject.found("records_stop", "GPU records stop while steps go on", evidence, numbers=figures)
         return
     severity = WARN if silent.sum() > _SILENT * capture.within.sum() else INFO
     message = "steps without GPU work: it was not recorded, or another process does it"
-    yield subject.found("steps_silent", severity, message, counts)
+    figures = {"silent_steps": int(silent.sum()), "steps": int(capture.within.sum())}
+    yield subject.found("steps_silent", message, counts, severity=severity, numbers=figures)
 
 
 def little_in_steps(subject: Subject) -> Iterator[Finding]:
@@ -43,7 +45,8 @@ def little_in_steps(subject: Subject) -> Iterator[Finding]:
     share = subject.capture.attributed_share()
     if share is not None and share < _MUCH and _computing_share(subject.capture) < _MUCH:
         message = "much GPU time lies in no step: the window holds start-up or warm-up, or other ranges are the steps"
-        yield subject.found("steps_share", WARN, message, f"{format_share(share)} of GPU time is in steps")
+        evidence = f"{format_share(share)} of GPU time is in steps"
+        yield subject.found("steps_share", message, evidence, numbers={"share": share})
 
 
 def _computing_share(capture: Capture) -> float:
@@ -64,4 +67,5 @@ def lost_launches(subject: Subject) -> Iterator[Finding]:
     lost, launches = int(attribution.lost[some].sum()), int(attribution.launches.sum())
     if some.any() and lost > _LOST * (lost + launches):
         evidence = f"{lost:,} of {lost + launches:,} launches, in {format_count(np.count_nonzero(some), 'step')}"
-        yield subject.found("lost_records", WARN, "launches in steps without a record of their work", evidence)
+        message = "launches in steps without a record of their work"
+        yield subject.found("lost_records", message, evidence, numbers={"lost": lost, "launches": lost + launches})

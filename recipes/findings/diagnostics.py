@@ -11,6 +11,7 @@ from pathlib import Path
 from recipes.base.rule_file import packaged_rows
 from recipes.base.units import format_count
 from recipes.findings.finding import INFO, WARN, Finding
+from recipes.findings.registry import cannot_tell
 from recipes.findings.subject import Subject
 from recipes.report import schema
 
@@ -23,13 +24,17 @@ _PARTICULARS = re.compile(r"(?:[\w.~-]*/)+[\w.~-]*|0x[0-9a-fA-F]+|\d+")
 
 def diagnostics(subject: Subject) -> Iterator[Finding]:
     """Messages of Nsight's that say records are missing or tracing failed, as one finding."""
+    if not subject.capture.report.has(schema.DIAGNOSTICS):
+        yield cannot_tell("diagnostics", "the export has no messages of Nsight's")
+        return
     rows = subject.capture.report.read(schema.DIAGNOSTICS, ["severity", "text"])
     texts = zip(rows["severity"].fill_null(0).to_pylist(), rows["text"].fill_null("").to_pylist(), strict=True)
     counts = Counter(_alike(text) for severity, text in texts if judged(severity, text) == WARN)
     if counts:
         told = "; ".join(text for text, _ in counts.most_common(_SHOWN))
         more = f"; and {len(counts) - _SHOWN} more kinds" if len(counts) > _SHOWN else ""
-        yield subject.found("diagnostics", WARN, f"Nsight says: {told}{more}", format_count(counts.total(), "message"))
+        said, evidence = f"Nsight says: {told}{more}", format_count(counts.total(), "message")
+        yield subject.found("diagnostics", said, evidence, numbers={"messages": counts.total()})
 
 
 def judged(severity: int, text: str) -> str:

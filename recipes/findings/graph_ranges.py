@@ -8,17 +8,16 @@ import numpy as np
 
 from recipes.base.interval_lookup import Lookup
 from recipes.base.units import format_count
-from recipes.events.api_survey import ApiSurvey
-from recipes.findings.finding import INFO, Finding
+from recipes.findings.finding import Finding
 from recipes.findings.nvtx import LIBRARIES
 from recipes.findings.subject import Subject
 
 _SHOWN = 3
 
 
-def capture_ranges(subject: Subject, survey: ApiSurvey) -> Iterator[Finding]:
+def capture_ranges(subject: Subject) -> Iterator[Finding]:
     """Range names that occur inside the capture of a graph and nowhere else."""
-    ranges = subject.capture.ranges
+    ranges, survey = subject.capture.ranges, subject.capture.survey
     if not len(ranges) or not len(survey.capture_ns):
         return
     lookup = Lookup(survey.capture_thread, survey.capture_ns, survey.capture_end_ns, np.arange(len(survey.capture_ns)))
@@ -30,4 +29,5 @@ def capture_ranges(subject: Subject, survey: ApiSurvey) -> Iterator[Finding]:
         message = (
             f"{format_count(len(only), 'range name')} seen only while CUDA graphs were captured, not when they ran"
         )
-        yield subject.found("capture_ranges", INFO, message, names + (", ..." if len(only) > _SHOWN else ""))
+        evidence = names + (", ..." if len(only) > _SHOWN else "")
+        yield subject.found("capture_ranges", message, evidence, numbers={"names": len(only)})

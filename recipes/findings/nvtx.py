@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from recipes.base.text_table import shortened
-from recipes.findings.finding import WARN, Finding
+from recipes.findings.finding import Finding
 from recipes.findings.subject import Subject
 
 _NAME_WIDTH = 40
@@ -28,11 +28,11 @@ def no_ranges(subject: Subject) -> Iterator[Finding]:
         so = "everything is one phase, `all`"
     if domains:
         told = ", ".join(f"{name} {count:,}" for name, count in sorted(domains.items()))
-        yield subject.found("library_ranges", WARN, f"only NVTX ranges of libraries, so {so}", f"ranges: {told}")
+        yield subject.found("library_ranges", f"only NVTX ranges of libraries, so {so}", f"ranges: {told}")
     else:
         off = subject.option("COLLECT_NVTX_TRACE") == "false"
         evidence = "NVTX was not traced" if off else "NVTX was traced, 0 ranges" if subject.options else "0 ranges"
-        yield subject.found("no_nvtx", WARN, f"no NVTX ranges, so {so}", evidence)
+        yield subject.found("no_nvtx", f"no NVTX ranges, so {so}", evidence)
 
 
 def no_steps(subject: Subject) -> Iterator[Finding]:
@@ -42,4 +42,5 @@ def no_steps(subject: Subject) -> Iterator[Finding]:
         return
     names = ", ".join(f"`{shortened(name, _NAME_WIDTH)}`" for name in capture.commonest)
     message = "no NVTX range has the name of a step, so everything is one phase, `all`"
-    yield subject.found("no_steps", WARN, message, f"{sum(capture.domains.values()):,} ranges, most often {names}")
+    count = sum(capture.domains.values())
+    yield subject.found("no_steps", message, f"{count:,} ranges, most often {names}", numbers={"ranges": count})

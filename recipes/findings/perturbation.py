@@ -10,6 +10,7 @@ from recipes.base import intervals
 from recipes.base.units import format_ns, format_share
 from recipes.capture.capture import Capture
 from recipes.findings.finding import INFO, WARN, Finding
+from recipes.findings.registry import cannot_tell
 from recipes.findings.step_times import StepTimes
 from recipes.findings.subject import Subject
 from recipes.steps.projection import launches_of_entries
@@ -20,13 +21,14 @@ _LAUNCHES, _IDLE, _PER_LAUNCH = 100, 0.1, 2
 _SLOWER = 1.1
 
 
-def perturbation(subject: Subject, times: StepTimes, step_time_ns: float | None) -> Iterator[Finding]:
+def perturbation(subject: Subject) -> Iterator[Finding]:
     """Steps of many launches whose idle time is in part the profiler's; or, with the real step time, the ratio."""
-    whole = ~times.edge
-    if not whole.any():
+    times = subject.times
+    if times.edge.all():
+        yield cannot_tell("perturbation", "no step is whole")
         return
-    if step_time_ns is not None:
-        yield from _measured(subject, times, step_time_ns)
+    if subject.step_time_ns is not None:
+        yield from _measured(subject, times, subject.step_time_ns)
         return
     name, entries = _most_steps(times)
     launches, idle_ns = _launches_and_idle(subject.capture, times)
@@ -39,7 +41,8 @@ def perturbation(subject: Subject, times: StepTimes, step_time_ns: float | None)
             f"{name}: {typical:,.0f} launches a step of {format_ns(float(np.median(times.duration_ns[entries])))}, in "
             f"which the GPU idles {format_share(float(idle))} (medians)"
         )
-        yield subject.found("perturbation", INFO, message, evidence)
+        figures = {"launches": float(typical), "idle_share": float(idle)}
+        yield subject.found("perturbation", message, evidence, numbers=figures)
 
 
 def _measured(subject: Subject, times: StepTimes, step_time_ns: float) -> Iterator[Finding]:
@@ -54,7 +57,8 @@ def _measured(subject: Subject, times: StepTimes, step_time_ns: float) -> Iterat
     else:
         message = f"steps take {ratio:.2f} times as long as without the profiler"
     off = not 1 / _SLOWER <= ratio <= _SLOWER
-    yield subject.found("slowdown", WARN if off else INFO, message, evidence)
+    figures = {"step_ns": typical_ns, "unprofiled_ns": step_time_ns, "ratio": ratio}
+    yield subject.found("slowdown", message, evidence, severity=WARN if off else INFO, numbers=figures)
 
 
 def _most_steps(times: StepTimes) -> tuple[str, np.ndarray]:

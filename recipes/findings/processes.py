@@ -1,22 +1,27 @@
-"""Is the GPU work of all processes in the report?"""
+"""CUDA processes of which the report has no GPU work."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from recipes.base.units import format_count
 from recipes.capture.processes import Process
 from recipes.findings.finding import INFO, WARN, Finding
+from recipes.findings.registry import cannot_tell
 from recipes.findings.subject import Subject
 from recipes.report import schema
 
 _SHOWN = 4
 
 
-def missing_processes(subject: Subject, known: Sequence[Process]) -> Iterator[Finding]:
+def missing_processes(subject: Subject) -> Iterator[Finding]:
     """CUDA processes of which the report has no GPU work, though it has some of others."""
-    using = [process for process in known if process.uses_cuda and not process.traced_elsewhere]
+    if subject.capture.filtered and not len(subject.capture.work):
+        return
+    if not subject.capture.report.count(schema.THREADS):
+        yield cannot_tell("processes", "the report names no threads, which tell the processes that use CUDA")
+    using = [process for process in subject.capture.processes if process.uses_cuda and not process.traced_elsewhere]
     untraced = [process for process in using if not process.traced]
     silent = [process for process in using if process.traced and not process.working]
     working = len(using) - len(untraced) - len(silent)
@@ -27,10 +32,12 @@ def missing_processes(subject: Subject, known: Sequence[Process]) -> Iterator[Fi
         severity = WARN if related and subject.facts.rank is None else INFO
         why = "not traced, as happens to processes forked without exec" if related else "not traced, maybe another job"
         message = f"GPU work of {working} of {len(using)} CUDA processes only"
-        yield subject.found("processes", severity, message, f"{_listed(related or untraced)} {why}")
+        evidence, figures = f"{_listed(related or untraced)} {why}", {"working": working, "processes": len(using)}
+        yield subject.found("processes", message, evidence, severity=severity, numbers=figures)
     if silent and working:
         message = f"{len(silent)} of {len(using)} CUDA processes were traced, but have no GPU work"
-        yield subject.found("idle_processes", WARN, message, _listed(silent))
+        figures = {"idle": len(silent), "processes": len(using)}
+        yield subject.found("idle_processes", message, _listed(silent), numbers=figures)
 
 
 def _kin(name: str) -> str:
@@ -47,7 +54,7 @@ def idle_contexts(subject: Subject) -> Iterator[Finding]:
     if idle:
         told = ", ".join(f"process {pid} on device {ordinal}" for pid, ordinal in idle[:_SHOWN])
         message = f"{format_count(len(idle), 'CUDA context')} without work, of processes that work on other devices"
-        yield subject.found("contexts", INFO, message, told)
+        yield subject.found("contexts", message, told, numbers={"contexts": len(idle)})
 
 
 def _listed(processes: list[Process]) -> str:

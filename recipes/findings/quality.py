@@ -8,10 +8,8 @@ import numpy as np
 
 from recipes.capture.capture import Capture
 from recipes.events.gpu_work import KERNEL, GpuWork
-from recipes.findings.cheap import cheap_checks
 from recipes.findings.finding import ERROR, INFO, WARN, worst
 from recipes.findings.subject import Subject
-from recipes.report.facts import Facts
 
 _LEVELS = {ERROR: "bad", WARN: "warn", INFO: "ok", "": "ok"}
 
@@ -25,9 +23,9 @@ class Quality:
     message: str
 
 
-def judge(capture: Capture, facts: Facts) -> Quality:
+def judge(capture: Capture) -> Quality:
     """How far a report's numbers can be trusted."""
-    findings = cheap_checks(Subject(capture, facts))
+    findings = Subject(capture).quality_findings
     told = [finding.line for finding in findings if finding.severity != INFO]
     level = _LEVELS[worst(finding.severity for finding in findings)]
     return Quality(level, "ok" if len(capture.work) else "empty", "; ".join(told))

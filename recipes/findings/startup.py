@@ -12,7 +12,8 @@ from recipes.base.units import format_count, format_ns
 from recipes.capture.capture import Capture
 from recipes.events.api_survey import SETUP, ApiSurvey
 from recipes.events.gpu_work import KERNEL, MEMCPY
-from recipes.findings.finding import INFO, WARN, Finding
+from recipes.findings.finding import Finding
+from recipes.findings.registry import cannot_tell
 from recipes.findings.subject import Subject
 
 #: Set-up calls are told from this share of the window on; work that runs only before the first step from that share of
@@ -22,9 +23,9 @@ _WORTH, _MUCH_WORK = 0.02, 0.1
 _COMPILING = re.compile(r"(?i)^Xla(Compile|Pass|Autotun)|autotun|\bcompil(e|ing|ation)\b")
 
 
-def startup(subject: Subject, survey: ApiSurvey) -> Iterator[Finding]:
+def startup(subject: Subject) -> Iterator[Finding]:
     """Start-up in the window: set-up calls, copies and kernels before and in the first step; and set-up later."""
-    capture = subject.capture
+    capture, survey = subject.capture, subject.capture.survey
     begin_ns = min(int(capture.work.start_ns.min()), int(survey.setup_ns.min(initial=np.iinfo(np.int64).max)))
     window_ns = int(capture.work.end_ns.max()) - begin_ns
     early = survey.setup_ns < _first_step_end_ns(capture)
@@ -35,11 +36,13 @@ def startup(subject: Subject, survey: ApiSurvey) -> Iterator[Finding]:
         start_ns = _steady_ns(capture, survey, early)
         if start_ns is not None:
             evidence += f"; the steps behind it: --filter-time {start_ns}/"
-        yield subject.found("startup", WARN, "start-up or warm-up lies in the window", evidence)
+        yield subject.found("startup", "start-up or warm-up lies in the window", evidence)
+    elif not survey.calls:
+        yield cannot_tell("startup", "the report has no CUDA calls")
     later = _setup_told(survey, ~early, window_ns)
     if later:
         message = "code is loaded or memory allocated while steps run"
-        yield subject.found("setup_in_steps", INFO, message, f"in {format_ns(window_ns)}: {', '.join(later)}")
+        yield subject.found("setup_in_steps", message, f"in {format_ns(window_ns)}: {', '.join(later)}")
 
 
 def _first_step_end_ns(capture: Capture) -> int:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from recipes.base.units import format_ns
-from recipes.findings.finding import INFO, Finding
+from recipes.findings.finding import Finding
+from recipes.findings.registry import cannot_tell
 from recipes.findings.step_times import StepTimes
 from recipes.findings.subject import Subject
 from recipes.steps.phases import DECODE_PHASES
@@ -25,15 +27,19 @@ _SPLIT, _SMALLER, _APART, _EMPTY = 0.9, 0.1, 0.1, 0.5
 _SLOW_FIRST = 1.5
 
 
-def unsteady_steps(subject: Subject, times: StepTimes) -> Iterator[Finding]:
+def unsteady_steps(subject: Subject) -> Iterator[Finding]:
     """Findings of each group of like steps; the same on several devices is told of the first."""
-    told: set[tuple[str, str]] = set()
+    times, told, most = subject.times, set(), 0
     for name, device, entries in times.groups():
+        most = max(most, len(entries))
         for finding in (*_first(subject, times, name, entries), *_changes(subject, times, name, entries)):
-            if (finding.check, name) not in told:
-                told.add((finding.check, name))
+            if (finding.id, name) not in told:
+                told.add((finding.id, name))
                 where = f"GPU {device}: {finding.evidence}" if len(set(times.device.tolist())) > 1 else finding.evidence
-                yield Finding(finding.check, finding.severity, finding.message, where, finding.remedy)
+                scope = replace(finding.scope, device=device, phase=times.phase[entries[0]])
+                yield replace(finding, evidence=where, scope=scope)
+    if most < _ENOUGH:
+        yield cannot_tell("unsteady", f"it takes {_ENOUGH} whole steps of one kind")
 
 
 def _first(subject: Subject, times: StepTimes, name: str, entries: np.ndarray) -> Iterator[Finding]:
@@ -43,7 +49,9 @@ def _first(subject: Subject, times: StepTimes, name: str, entries: np.ndarray) -
     median_ns, longest_ns = float(np.median(others)), max(others)
     if first > _SLOW_FIRST * median_ns and first > longest_ns:
         evidence = f"{format_ns(first)} against {format_ns(median_ns)}, the median of {len(others)} later ones"
-        yield subject.found("first_steps", INFO, f"the first {name} step is slower than the others", evidence)
+        message = f"the first {name} step is slower than the others"
+        figures = {"first_ns": first, "median_ns": median_ns}
+        yield subject.found("first_steps", message, evidence, numbers=figures)
 
 
 def _changes(subject: Subject, times: StepTimes, name: str, entries: np.ndarray) -> Iterator[Finding]:
@@ -59,9 +67,10 @@ def _changes(subject: Subject, times: StepTimes, name: str, entries: np.ndarray)
     same_work = times.phase[entries[0]] in DECODE_PHASES or times.tokens[entries[0]] is not None
     if clock_kind and same_work and (gemms == gemms[0]).all() and clock_change * change > 0:
         message = f"the GPU's clock changed: GEMMs of {name} steps {clock_kind}, with the same calls"
-        yield subject.found("clock", INFO, message, f"{clock_evidence}; the steps themselves: {evidence}")
+        told, figures = f"{clock_evidence}; the steps themselves: {evidence}", {"change": clock_change}
+        yield subject.found("clock", message, told, numbers=figures)
         return
-    yield subject.found("unsteady", INFO, f"{name} steps are not alike: {kind}", evidence)
+    yield subject.found("unsteady", f"{name} steps are not alike: {kind}", evidence, numbers={"change": change})
 
 
 def _change(values_ns: np.ndarray) -> tuple[str, float, str]:

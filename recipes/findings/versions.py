@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from recipes.findings.finding import INFO, Finding
+from recipes.findings.finding import Finding
+from recipes.findings.registry import cannot_tell
 from recipes.findings.subject import Subject
 
 #: The export schemas that the pack was tested with: the first that its reader knows, and the newest that was seen.
@@ -16,14 +17,15 @@ def schema_version(subject: Subject) -> Iterator[Finding]:
     text = subject.facts.schema_version
     parts = text.split(".")[:2]
     if len(parts) < 2 or not all(part.isascii() and part.isdigit() for part in parts):
+        yield cannot_tell("new_schema", "the export does not tell the version of its schema")
         return
     version, evidence = tuple(map(int, parts)), f"schema {text}"
     if version > NEWEST:
         message = f"the export is newer than this pack was tested with ({_shown(NEWEST)})"
-        yield subject.found("new_schema", INFO, message, evidence)
+        yield subject.found("new_schema", message, evidence)
     elif version < OLDEST:
         message = f"the export is older than this pack was tested with ({_shown(OLDEST)})"
-        yield subject.found("old_schema", INFO, message, evidence)
+        yield subject.found("old_schema", message, evidence)
 
 
 def _shown(version: tuple[int, int]) -> str:

@@ -239,7 +239,7 @@ def _analyse(task: Task, announce: Callable[[str], None]) -> tuple[Analysis, dic
     capture = Capture(report, task.span, load_phase_rules(task.phases), facts)
     # What the recipe asks for first decides how the report is read; the checks take what is there.
     found = recipe.analyse(capture, task.settings)
-    work, verdict = capture.work, quality.judge(capture, facts)
+    work, verdict = capture.work, quality.judge(capture)
     # A report of several processes has no rank of its own.
     ranked = (len(work.devices.pids) <= 1 or task.rank is not None) and facts.rank is not None
     row = _file_row(

@@ -8,7 +8,8 @@ import numpy as np
 
 from recipes.base.units import format_ns, format_share
 from recipes.events.api_survey import ApiSurvey
-from recipes.findings.finding import WARN, Finding
+from recipes.findings.finding import Finding
+from recipes.findings.registry import cannot_tell
 from recipes.findings.subject import Subject
 
 #: The window is looked at in so many parts.
@@ -42,8 +43,11 @@ def over_time(survey: ApiSurvey, work_start_ns: np.ndarray) -> dict[str, np.ndar
     }
 
 
-def lost_records(subject: Subject, survey: ApiSurvey) -> Iterator[Finding]:
+def lost_records(subject: Subject) -> Iterator[Finding]:
     """Launches without a record: of a process from some moment on, or anywhere."""
+    survey = subject.capture.survey
+    if not len(survey.launch_ns):
+        yield cannot_tell("lost_records", "the report has no launches")
     for pid in np.unique(survey.launch_pid).tolist():
         own = survey.launch_pid == pid
         finding = _of_process(subject, pid, survey.launch_ns[own], survey.recorded[own])
@@ -62,10 +66,12 @@ def _of_process(subject: Subject, pid: int, launch_ns: np.ndarray, recorded: np.
     if tail >= _STOPPED and quiet_ns > _SILENCE * (launch_ns[-1] - launch_ns[0]):
         message = f"GPU records of process {pid} stop while launches go on: none for the last {tail:,}"
         evidence = f"the last launch with a record is at {at_ns:,} ns, {format_ns(quiet_ns)} before the last one"
-        return subject.found("records_stop", WARN, message, f"{evidence}; of {count:,} launches")
+        figures = {"lost": tail, "launches": count, "silent_ns": quiet_ns}
+        return subject.found("records_stop", message, f"{evidence}; of {count:,} launches", numbers=figures)
     # What the window cuts off at its ends is no loss.
     between = len(lost) - tail - head
     if between <= _LOST * count:
         return None
     evidence = f"{between:,} of {count:,} launches ({format_share(between / count)}) of process {pid}"
-    return subject.found("lost_records", WARN, "launches amid others without a record of their work", evidence)
+    message, figures = "launches amid others without a record of their work", {"lost": between, "launches": count}
+    return subject.found("lost_records", message, evidence, numbers=figures)

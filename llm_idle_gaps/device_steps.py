@@ -8,22 +8,19 @@ import numpy as np
 import pandas as pd
 
 from recipes.capture.capture import ALL
+from recipes.events.launch_state import ON, UNKNOWN, WHOLE, LaunchState, launch_state
 from recipes.steps.phases import DECODE_PHASES
 
-#: Above this share of operations in graphs they are on; a little always stays outside.
-GRAPHS_ON = 0.9
 #: Idle time below this share of the time looked at is not worth a finding.
 WORTH = 0.02
 # What a CUDA graph takes away: the host has nothing to issue between kernels.
 HOST_CAUSES = ("host", "launch", "api")
 #: So many launches a step, each made slower by tracing, overstate the idle time.
 _LAUNCH_HEAVY = 50
-#: Of so many of its operations the launch must be known, to say how a step was launched.
-_KNOWN = 0.5
 
 
 @dataclass(frozen=True)
-class Picture:
+class DeviceSteps:
     """The steps that count of one phase and batch on one device: decoding ones if there are any, else the most idle.
 
     `mean` holds the mean step's columns of STEP_IDLE; without steps it is the whole window, and `steps` is 0.
@@ -49,6 +46,10 @@ class Picture:
     window_ns: float
     phase_idle_ns: float
     lost_graphs: bool
+    #: The phase, None for the whole window.
+    phase: str | None = None
+    #: What the step can be idle at most without the profiler, in ns; None where that is not known.
+    real_idle_ns: float | None = None
 
     @property
     def each(self) -> str:
@@ -62,9 +63,9 @@ class Picture:
         return sum(self.mean[f"{cause}_ns"] for cause in causes)
 
     @property
-    def in_graphs(self) -> float:
-        """The share of operations, opaque graph executions left out, that a graph launch started."""
-        return self.mean["in_graphs"] / max(self.mean["launched"] - self.mean["opaque_graphs"], 1)
+    def launched(self) -> LaunchState:
+        """How the mean step was launched."""
+        return launch_state(self.mean, lost=self.lost_graphs)
 
     @property
     def waits_inside(self) -> bool:
@@ -73,45 +74,38 @@ class Picture:
     @property
     def graph_state(self) -> str:
         """Whether CUDA graphs are in use; empty where it is not known: traced as a whole, launches not recorded."""
-        mean, where = self.mean, f"in {self.name}s" if self.steps else "in the window"
-        if (
-            self.lost_graphs
-            or mean["opaque_graphs"]
-            or mean["launched"] < _KNOWN * mean["operations"]
-            or not mean["launches"]
-        ):
+        state = self.launched.graphs
+        if state in (WHOLE, UNKNOWN):
             return ""
-        if self.in_graphs >= GRAPHS_ON:
-            return f"CUDA graphs are on {where}"
-        return f"CUDA graphs are {'partly on' if mean['graph_launches'] else 'off'} {where}"
+        return f"CUDA graphs are {state} {f'in {self.name}s' if self.steps else 'in the window'}"
 
     @property
     def launch_heavy(self) -> bool:
         """Whether tracing itself, which makes each launch slower, is much of the idle time."""
         return (
             self.mean["launches"] > _LAUNCH_HEAVY
-            and self.in_graphs < GRAPHS_ON
+            and self.launched.graphs != ON
             and self.idle_ns(*HOST_CAUSES) > WORTH * self.mean["duration_ns"]
         )
 
 
-def pictures(step_idle: pd.DataFrame, idle: pd.DataFrame, gaps: pd.DataFrame) -> list[Picture]:
+def steps_of_devices(step_idle: pd.DataFrame, idle: pd.DataFrame, gaps: pd.DataFrame) -> list[DeviceSteps]:
     """One for each device in the tables of a run."""
     steps, rows = (dict(list(frame.groupby(["report", "device"], observed=True))) for frame in (step_idle, gaps))
     return [
-        _picture(key, steps.get(key, step_idle.head(0)), whole, rows.get(key, gaps.head(0)))
+        _steps_of(key, steps.get(key, step_idle.head(0)), whole, rows.get(key, gaps.head(0)))
         for key, whole in idle.groupby(["report", "device"])
     ]
 
 
-def _picture(key: tuple[str, int], step_idle: pd.DataFrame, idle: pd.DataFrame, gaps: pd.DataFrame) -> Picture:
+def _steps_of(key: tuple[str, int], step_idle: pd.DataFrame, idle: pd.DataFrame, gaps: pd.DataFrame) -> DeviceSteps:
     by_phase = idle.set_index("phase")
     total_ns, window_ns = by_phase.loc[ALL, "idle_ns"], by_phase.loc[ALL, "window_ns"]
     counted = step_idle[~step_idle["edge"].astype(bool)]
     if counted.empty:
         mean = pd.concat([by_phase.loc[ALL], pd.Series({"duration_ns": window_ns})])
         lost = _lost(by_phase)
-        return Picture(*key, "the window", 0, mean, None, 0, gaps, gaps.head(0), {}, total_ns, window_ns, 0.0, lost)
+        return DeviceSteps(*key, "the window", 0, mean, None, 0, gaps, gaps.head(0), {}, total_ns, window_ns, 0.0, lost)
     decoding = counted[counted["phase"].isin(DECODE_PHASES)]
     among = counted if decoding.empty else decoding
     idle_ns = among.groupby(["phase", "batch"], dropna=False)["idle_ns"].sum().reset_index()
@@ -125,7 +119,7 @@ def _picture(key: tuple[str, int], step_idle: pd.DataFrame, idle: pd.DataFrame, 
                    if some["idle_after_ns"].notna().any())  # fmt: skip
     alone = len(decoding) > 0 or counted["phase"].nunique() == 1
     what = phase if pd.isna(batch) else f"{phase} bs={batch:.0f}"
-    return Picture(
+    return DeviceSteps(
         *key,
         name=what if what.endswith("step") else f"{what} step",
         steps=len(chosen),
@@ -139,6 +133,7 @@ def _picture(key: tuple[str, int], step_idle: pd.DataFrame, idle: pd.DataFrame, 
         window_ns=window_ns,
         phase_idle_ns=float(by_phase.loc[phase, "idle_ns"]) if phase in by_phase.index else 0.0,
         lost_graphs=_lost(by_phase),
+        phase=phase,
     )
 
 

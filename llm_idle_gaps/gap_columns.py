@@ -19,8 +19,8 @@ from recipes.report.report import Report, numbers
 _TID_MASK = 0xFFFFFF
 
 
-class Evidence:
-    """Looks up the evidence columns for gaps of a capture that holds launches and ranges."""
+class GapColumns:
+    """Looks up these columns for gaps of a capture that holds launches and ranges."""
 
     def __init__(self, capture: Capture, host: HostActivity) -> None:
         self._work, self._launches, self._host = capture.work, capture.launches, host

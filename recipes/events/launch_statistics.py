@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from recipes.base.memory import sums
-from recipes.events.cuda_calls import GRAPH_LAUNCH, is_of_kind
-from recipes.events.gpu_work import GRAPH, MEMCPY, GpuWork
+from recipes.events.gpu_work import MEMCPY, GpuWork
+from recipes.events.launch_state import graph_launches, launch_counts
 from recipes.events.launches import NONE, Launches
 from recipes.report.report import Report
 
@@ -26,7 +26,7 @@ def launch_statistics(
     count = len(step_of_group)
     known = np.flatnonzero(launches.of_operation != NONE)
     launch, of_launch, kind = launches.of_operation[known], group[known], work.kind[known]
-    from_graph = _launches_graph(report, launches)
+    from_graph = graph_launches(report, launches)
     copying = np.zeros(len(launches.start_ns), dtype=bool)
     copying[launch[kind == MEMCPY]] = True
     pair_group, pair_launch = _pairs(of_launch, launch, device_of_group, len(launches.start_ns))
@@ -40,13 +40,10 @@ def launch_statistics(
     # A copy to or from unpinned memory waits inside its call: that is no launch cost.
     issuing = ~copying[pair_launch]
     return {
-        "operations": np.bincount(group, minlength=count),
-        "launched": np.bincount(of_launch, minlength=count),
+        **launch_counts(work, launches, from_graph, group, count),
         "launches": np.bincount(pair_group, minlength=count),
         "graph_launches": np.bincount(pair_group[from_graph[pair_launch]], minlength=count),
         "copy_launches": np.bincount(pair_group[~issuing], minlength=count),
-        "in_graphs": np.bincount(of_launch[from_graph[launch] & (kind != GRAPH)], minlength=count),
-        "opaque_graphs": np.bincount(group[work.kind == GRAPH], minlength=count),
         "launch_call_ns": sums(pair_group[issuing], (done_ns - begun_ns)[issuing], count),
         "between_launches": np.bincount(pair_group[after], minlength=count),
         "between_launches_ns": sums(pair_group[after], np.maximum(begun_ns[after] - done_ns[before], 0), count),
@@ -74,14 +71,3 @@ def _by_thread(thread: np.ndarray, begun_ns: np.ndarray) -> np.ndarray:
     if len(thread) and (thread == thread[0]).all():
         return np.argsort(begun_ns, kind="stable")
     return np.lexsort((begun_ns, thread))
-
-
-def _launches_graph(report: Report, launches: Launches) -> np.ndarray:
-    """Which launches start a CUDA graph, bool per launch."""
-    # The last one stands for a call without a name.
-    return np.append(is_of_kind(report.strings.values, GRAPH_LAUNCH), False)[launches.name]
-
-
-def launched_graphs(report: Report, launches: Launches) -> int:
-    """How many of the launches start a CUDA graph."""
-    return int(_launches_graph(report, launches).sum())

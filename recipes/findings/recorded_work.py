@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
 from recipes.base import intervals
 from recipes.base.units import format_share
-from recipes.capture.capture import Capture
-from recipes.capture.processes import Process
 from recipes.events.gpu_work import GRAPH, GpuWork
-from recipes.findings.finding import ERROR, INFO, WARN, Finding
+from recipes.findings.finding import INFO, WARN, Finding
+from recipes.findings.registry import cannot_tell
 from recipes.findings.subject import Subject
 from recipes.report import schema
 from recipes.report.report import Report
@@ -22,42 +21,49 @@ _WORK_TABLES = (*_OPERATIONS, schema.API_CALLS)
 _FEW = 0.001
 
 
-def no_gpu_work(subject: Subject, processes: Sequence[Process]) -> Finding:
+def no_gpu_work(subject: Subject) -> Iterator[Finding]:
     """Why a report without GPU work has none."""
     report = subject.capture.report
     if subject.capture.filtered:
-        remedy = "widen --start/--end or --filter-time"
-        return Finding("no_gpu_work", ERROR, "no GPU work in the time range", "0 operations in it", remedy)
+        remedy, message = "widen --start/--end or --filter-time", "no GPU work in the time range"
+        yield subject.found("no_gpu_work", message, "0 operations in it", remedy=remedy)
+        return
     calls, ranges = report.count(schema.API_CALLS), sum(subject.capture.domains.values())
     evidence = f"0 kernels, {calls:,} CUDA calls, {ranges:,} NVTX ranges"
     if subject.option("COLLECT_CUDA_TRACE") == "false":
-        return subject.found("cuda_not_traced", ERROR, "no GPU work: CUDA was not traced", evidence)
-    traced = [process for process in processes if process.uses_cuda and process.traced]
+        yield subject.found("cuda_not_traced", "no GPU work: CUDA was not traced", evidence)
+        return
+    traced = [process for process in subject.capture.processes if process.uses_cuda and process.traced]
     if traced:
         evidence += f"; traced with a CUDA context: process {', '.join(process.label for process in traced[:4])}"
         message = "no GPU work, though CUDA was traced: the window held none, or its records were lost"
-        return subject.found("no_records", ERROR, message, evidence)
+        yield subject.found("no_records", message, evidence)
+        return
     if calls:
         message = "no GPU work, though CUDA calls: the capture window held no kernels, or their records were lost"
     else:
         message = "no GPU work and no CUDA calls: CUDA was not traced, or not in the process that uses the GPU"
-    return subject.found("no_gpu_work", ERROR, message, evidence)
+    yield subject.found("no_gpu_work", message, evidence, numbers={"calls": calls, "ranges": ranges})
 
 
 def opaque_graphs(subject: Subject) -> Iterator[Finding]:
     """CUDA graphs that were traced as a whole, or not at all."""
-    work = subject.capture.work
+    work, report = subject.capture.work, subject.capture.report
     opaque = work.kind == GRAPH
     if opaque.any():
         devices = range(len(work.devices.numbers))
         busy_ns = sum(_union_ns(work, work.device == device) for device in devices)
         hidden_ns = sum(_union_ns(work, opaque & (work.device == device)) for device in devices)
         message = "CUDA graphs were traced as a whole: kernels in them are not seen"
-        evidence = f"{format_share(hidden_ns / max(busy_ns, 1))} of the GPU's busy time"
-        yield subject.found("opaque_graphs", WARN, message, evidence)
-    elif not subject.capture.filtered and _lost_all_graphs(subject.capture):
-        message = "CUDA graphs were launched but their work was not recorded: times are too low"
-        yield subject.found("lost_graph_work", WARN, message, "0 operations of a graph")
+        share = hidden_ns / max(busy_ns, 1)
+        evidence = f"{format_share(share)} of the GPU's busy time"
+        yield subject.found("opaque_graphs", message, evidence, numbers={"share": share})
+    elif not subject.capture.filtered and subject.capture.graph_launches:
+        if not report.tells(schema.KERNELS, "graph_node_id"):
+            yield cannot_tell("lost_graph_work", "the export does not tell which work is of a graph")
+        elif not _sees_nodes(report):
+            message = "CUDA graphs were launched but their work was not recorded: times are too low"
+            yield subject.found("lost_graph_work", message, "0 operations of a graph")
 
 
 def dropped_records(subject: Subject) -> Iterator[Finding]:
@@ -67,7 +73,8 @@ def dropped_records(subject: Subject) -> Iterator[Finding]:
     if work.dropped:
         message = "GPU records without usable times were left out"
         severity = WARN if work.dropped > _FEW * total else INFO
-        yield subject.found("dropped", severity, message, f"{work.dropped:,} of {total:,} records")
+        evidence, figures = f"{work.dropped:,} of {total:,} records", {"dropped": work.dropped, "records": total}
+        yield subject.found("dropped", message, evidence, severity=severity, numbers=figures)
 
 
 def partial_export(subject: Subject) -> Iterator[Finding]:
@@ -77,27 +84,23 @@ def partial_export(subject: Subject) -> Iterator[Finding]:
     missing = [name for table in absent for name, _ in table.exported if name not in chosen]
     if missing and chosen:
         message = f"the export was made without {', '.join(missing)}"
-        yield subject.found("partial_export", WARN, message, "it holds chosen tables only")
+        yield subject.found("partial_export", message, "it holds chosen tables only")
 
 
 def no_api_calls(subject: Subject) -> Iterator[Finding]:
     """GPU work of which no launch is known."""
     if not subject.capture.report.count(schema.API_CALLS):
         message = "no CUDA calls in the report, so that work cannot be given to steps"
-        yield subject.found("no_api_calls", WARN, message, f"{len(subject.capture.work):,} operations, 0 CUDA calls")
+        count = len(subject.capture.work)
+        evidence = f"{count:,} operations, 0 CUDA calls"
+        yield subject.found("no_api_calls", message, evidence, numbers={"operations": count})
 
 
 def device_identity(subject: Subject) -> Iterator[Finding]:
     """Processes that may or may not share a GPU."""
     remark = subject.capture.work.devices.remark
     if remark:
-        yield subject.found("device_identity", WARN, remark, "no TARGET_INFO_CUDA_DEVICE of these processes")
-
-
-def _lost_all_graphs(capture: Capture) -> bool:
-    """Whether graphs were launched and no operation is of a graph; False where the export does not tell nodes."""
-    report = capture.report
-    return report.tells(schema.KERNELS, "graph_node_id") and capture.graph_launches > 0 and not _sees_nodes(report)
+        yield subject.found("device_identity", remark, "no TARGET_INFO_CUDA_DEVICE of these processes")
 
 
 def _sees_nodes(report: Report) -> bool:
