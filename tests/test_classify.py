@@ -47,7 +47,7 @@ def test_names_from_a_file(tmp_path, capsys):
 @pytest.mark.parametrize("arguments", [(), ("--file", "-")])
 def test_names_from_standard_input(arguments):
     code = (
-        "import argparse, sys; from recipes import classify; parser = argparse.ArgumentParser();"
+        "import argparse, sys; from recipes.cli import classify; parser = argparse.ArgumentParser();"
         "classify.add_arguments(parser); sys.exit(classify.main(parser.parse_args()))"
     )
     done = subprocess.run(

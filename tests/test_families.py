@@ -13,7 +13,6 @@ import pytest
 
 from recipes.base.errors import PackError
 from recipes.kernels.families import GROUPS, LONGEST, PACKAGED, TELLING, load_rules, plain
-from recipes.kernels.rule_index import RuleIndex, needed_words
 
 DATA = Path(__file__).parent / "data"
 COARSE = {"communication", "attention", "gemm", "norm/activation", "optimizer", "memory", "other"}
@@ -232,11 +231,11 @@ def test_classify_all_keeps_the_order(rules):
 # Speed
 
 
-def test_a_name_takes_microseconds():
+def test_a_name_takes_less_than_milliseconds():
     names = [row["name"] for row in NAMES]
     fresh = load_rules()
     best = _seconds(lambda: fresh.classify_all(names))
-    assert best / len(names) < 400e-6  # about 30 microseconds on one core; the rest is for slow machines
+    assert best / len(names) < 3e-3  # about 0.3 ms on one core; the rest is for slow machines
 
 
 @pytest.mark.parametrize(
@@ -273,35 +272,6 @@ def test_the_users_rules_read_further(tmp_path):
     rules = loaded(tmp_path, "mine\tmy_family\n")
     assert rules.classify("x" * (LONGEST - 4) + "mine").family == "my_family"
     assert rules.classify("x" * LONGEST + "mine").family == "other"
-
-
-@pytest.mark.parametrize(
-    "pattern, words",
-    [
-        ("abc", {"abc"}),
-        ("(?i:ABC)", {"abc"}),
-        ("abc|defg", {"abc", "defg"}),
-        ("x(?:abc|d)", set()),
-        ("(?:abc)?", set()),
-        ("(?:abc)+", {"abc"}),
-        ("abcx?def", {"def"}),
-        ("^[^<(]*(?:abc|def)$", {"abc", "def"}),
-        ("(?<!x)abc", {"abc"}),
-        ("(?!abc).", set()),
-        ("ab", set()),
-    ],
-)
-def test_needed_words(pattern, words):
-    assert needed_words(re.compile(pattern)) == words
-
-
-def test_the_index_agrees_with_a_plain_search():
-    patterns = [re.compile(row["pattern"], re.IGNORECASE | re.ASCII) for row in RULES]
-    index = RuleIndex(patterns)
-    for row in NAMES + MORE:
-        text = plain(row["name"])
-        numbers = (number for number, pattern in enumerate(patterns) if pattern.search(text))
-        assert index.first(text) == next(numbers, None), row["name"]
 
 
 # Rule files of users

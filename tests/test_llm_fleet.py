@@ -916,8 +916,8 @@ def texts_in(value) -> list[str]:
 
 
 def test_data_dictionary_is_that_of_the_code(tmp_path):
-    """`packaging/data_dictionary.py` writes docs/tables.md."""
-    code = "import sys; sys.path.insert(0, 'packaging'); import data_dictionary; print(data_dictionary.page(), end='')"
+    """`tools/data_dictionary.py` writes docs/tables.md."""
+    code = "from tools import data_dictionary; print(data_dictionary.page(), end='')"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == (ROOT / "docs" / "tables.md").read_text()
     for table in (*dataset_tables(), *QUESTIONS, PUBLISHED):

@@ -6,12 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
-from environment import LAYERS, ensure, python_for_oldest  # noqa: E402
-from recipes.base.errors import PackError  # noqa: E402
-from recipes.nsight.fetch import find_or_fetch  # noqa: E402
+from recipes.base.errors import PackError
+from tools.environment import LAYERS, ROOT, ensure, python_for_oldest
+from tools.fetch import find_or_fetch
 
 VERSIONS = """
 import platform, importlib.metadata as m

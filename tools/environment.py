@@ -1,8 +1,8 @@
 """The pack's own Python environments, made without root and again in no time when they are done.
 
-    python3 setup/environment.py run      .venv with what the recipes need
-    python3 setup/environment.py test     .venv with everything: notebooks, Dask, test tools
-    python3 setup/environment.py oldest   .venv-oldest with the oldest versions that are tested
+    python3 -m tools.environment run      .venv with what the recipes need
+    python3 -m tools.environment test     .venv with everything: notebooks, Dask, test tools
+    python3 -m tools.environment oldest   .venv-oldest with the oldest versions that are tested
 
 Standard library only. pip runs with the machine's own configuration.
 """
@@ -21,14 +21,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from recipes.base.errors import PackError
+from recipes.nsight.locate import run_quietly
+from tools import debian
+
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
-from recipes.base.errors import PackError  # noqa: E402
-from recipes.nsight import debian  # noqa: E402
-from recipes.nsight.locate import run_quietly  # noqa: E402
-
-REQUIREMENTS = ROOT / "setup/requirements"
+REQUIREMENTS = ROOT / "tools/requirements"
 OLDEST_PYTHON = (3, 10)
 MARKER = "made-by-nsys-llm-recipes"  # Only a folder that holds this file is ever emptied.
 PIP_WHEELS = "usr/share/python-wheels"
