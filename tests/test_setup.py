@@ -57,6 +57,20 @@ def test_pip_comes_from_a_wheel_where_python_has_no_ensurepip(small, tmp_path, m
     assert run(ensure(small, tmp_path), "import iniconfig, pip; print('there')") == "there"
 
 
+@pytest.mark.parametrize("status", [0, 1])
+def test_uv_installs_where_there_is_one_and_pip_where_it_fails(small, tmp_path, monkeypatch, status):
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "uv").write_text(f"#!/bin/sh\necho \"$@\" > {tmp_path}/asked\nexit {status}\n")
+    (programs / "uv").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    python = ensure(small, tmp_path)
+    file = tmp_path / "requirements/small.txt"
+    assert (tmp_path / "asked").read_text() == f"pip install --python {python} -r {file}\n"
+    there = run(python, "from importlib.util import find_spec; print(find_spec('iniconfig') is not None)")
+    assert there == str(status == 1)  # The stand-in installs nothing; pip does.
+
+
 def test_pip_wheel_of_the_system_is_used(tmp_path):
     folder = tmp_path / "usr/share/python-wheels"
     folder.mkdir(parents=True)
