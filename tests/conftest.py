@@ -24,11 +24,25 @@ FIXTURES = ROOT / "fixtures"
 _FOUND = best_installation()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--require-nsight", action="store_true", help="fail, not skip, what needs Nsight Systems where there is none"
+    )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks what needs an Nsight Systems, by the fixtures it asks for."""
+    for item in items:
+        if "installation" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.nsight)
+
+
 @pytest.fixture(scope="session")
-def installation() -> Installation:
+def installation(request: pytest.FixtureRequest) -> Installation:
     """The Nsight Systems of this machine; ./test fetches one where it can."""
     if _FOUND is None:
-        pytest.fail("no Nsight Systems with recipes: run ./test, which fetches one, or see `python -m recipes check`")
+        give_up = pytest.fail if request.config.getoption("--require-nsight") else pytest.skip
+        give_up("no Nsight Systems with recipes: run ./test, which fetches one, or see `python -m recipes check`")
     return _FOUND
 
 

@@ -61,7 +61,7 @@ def test_pip_comes_from_a_wheel_where_python_has_no_ensurepip(small, tmp_path, m
 def test_uv_installs_where_there_is_one_and_pip_where_it_fails(small, tmp_path, monkeypatch, status):
     programs = tmp_path / "programs"
     programs.mkdir()
-    (programs / "uv").write_text(f"#!/bin/sh\necho \"$@\" > {tmp_path}/asked\nexit {status}\n")
+    (programs / "uv").write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\nexit {status}\n')
     (programs / "uv").chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
     python = ensure(small, tmp_path)

@@ -7,7 +7,7 @@ from ctypes.util import find_library
 from pathlib import Path
 
 from recipes.base.errors import PackError
-from recipes.nsight.faults import FILE_LIST, SQLITE, package_hint, problems, sides
+from recipes.nsight.faults import FILE_LIST, SQLITE, package_hint, package_of, problems, sides
 from recipes.nsight.locate import Installation
 
 
@@ -23,7 +23,7 @@ def cure(installation: Installation) -> list[str]:
     done = []
     for problem in problems(installation):
         if problem.name == "missing third_party":
-            (installation.recipe_package / "third_party").mkdir(exist_ok=True)
+            (package_of(installation) / "third_party").mkdir(exist_ok=True)
         elif problem.name == "missing libsqlite3" and find_library("sqlite3"):
             link = installation.target / SQLITE
             link.unlink(missing_ok=True)  # It may lead to a library that the system had.

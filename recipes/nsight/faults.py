@@ -73,7 +73,7 @@ def file_size(path: Path) -> int:
 
 def third_party(installation: Installation) -> list[Problem]:
     """Debian's 2023.4 package leaves this folder out, and the framework refuses to start without it."""
-    package = installation.recipe_package
+    package = package_of(installation)
     folder = package / "third_party"
     if folder.is_dir() or "third_party" not in read(package / "nsys_constants.py"):
         return []
@@ -82,7 +82,7 @@ def third_party(installation: Installation) -> list[Problem]:
 
 def sqlite(installation: Installation) -> list[Problem]:
     """The framework wants a libsqlite3 inside the installation."""
-    if SQLITE not in read(installation.recipe_package / "nsys_constants.py"):
+    if SQLITE not in read(package_of(installation) / "nsys_constants.py"):
         return []
     if any((folder / SQLITE).exists() for folder in [*sides(installation), installation.target.parent]):
         return []
@@ -139,6 +139,12 @@ def package_hint(library: str) -> str:
     if stem == "libssh":
         return "libssh-4"
     return f"{stem}-{version}" if stem[-1:].isdigit() else stem + version
+
+
+def package_of(installation: Installation) -> Path:
+    """The recipe package, of an installation that has one."""
+    assert installation.recipe_package is not None  # `problems` names the lack of one first.
+    return installation.recipe_package
 
 
 def sides(installation: Installation) -> list[Path]:

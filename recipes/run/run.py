@@ -110,7 +110,7 @@ _MORE = "  llm_capture_check says more"
 
 def load_recipe(name: str) -> Recipe:
     """The recipe of a name, from its package in the pack's folder."""
-    return importlib.import_module(f"{name}.recipe")  # type: ignore[return-value]
+    return importlib.import_module(f"{name}.recipe")
 
 
 def add_options(recipe: Recipe, add: Add) -> None:
