@@ -223,18 +223,13 @@ def test_a_name_that_no_rule_knows(rules):
     assert rules.classify("zzz") == rules.classify("") == ("other", "other", "")
 
 
-def test_classify_all_keeps_the_order(rules):
-    names = ["rotary_kernel", "zzz", "rotary_kernel"]
-    assert rules.classify_all(iter(names)) == [rules.classify(name) for name in names]
-
-
 # Speed
 
 
 def test_a_name_takes_less_than_milliseconds():
     names = [row["name"] for row in NAMES]
     fresh = load_rules()
-    best = _seconds(lambda: fresh.classify_all(names))
+    best = _seconds(lambda: [fresh.classify(name) for name in names])
     assert best / len(names) < 3e-3  # about 0.3 ms on one core; the rest is for slow machines
 
 

@@ -91,10 +91,6 @@ class Rules:
             match = self._seen[name] = self._match(name)
         return match
 
-    def classify_all(self, names: Iterable[str]) -> list[Match]:
-        """Return the matches of `names`, in order."""
-        return [self.classify(name) for name in names]
-
     def _match(self, name: str) -> Match:
         rule = _first(self._user, name[:LONGEST]) or _first(self._own, plain(name))
         family = rule.family if rule else "other"
