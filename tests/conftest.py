@@ -31,7 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks what needs an Nsight Systems, by the fixtures it asks for."""
+    """Marks what needs an Nsight Systems, by the fixtures it asks for; other tests that do have the mark written."""
     for item in items:
         if "installation" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.nsight)
@@ -44,6 +44,12 @@ def installation(request: pytest.FixtureRequest) -> Installation:
         give_up = pytest.fail if request.config.getoption("--require-nsight") else pytest.skip
         give_up("no Nsight Systems with recipes: run ./test, which fetches one, or see `python -m recipes check`")
     return _FOUND
+
+
+@pytest.fixture(autouse=True)
+def nsight_where_it_is_needed(request: pytest.FixtureRequest) -> None:
+    if request.node.get_closest_marker("nsight"):
+        request.getfixturevalue("installation")
 
 
 @pytest.fixture(scope="session")

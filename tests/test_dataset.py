@@ -35,6 +35,8 @@ from recipes.run.inputs import find_inputs
 from recipes.run.local import find_exporter
 from recipes.run.run import Task, _analyse, load_recipe
 
+pytestmark = pytest.mark.nsight
+
 OLD = FIXTURES / "2023.4.4"
 RANKS = [OLD / f"tp_graph_rank{rank}.nsys-rep" for rank in (0, 1)]
 OTHER_RANKS = [OLD / f"tp_slow_rank{rank}.nsys-rep" for rank in (0, 1)]

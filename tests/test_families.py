@@ -361,10 +361,3 @@ def test_a_folder_is_no_rule_file(tmp_path):
 def test_a_table_has_nothing_to_select(tmp_path):
     with pytest.raises(PackError, match="not JSON, so 'vllm/llama' selects nothing"):
         loaded(tmp_path, "a\tb\n", choice=":vllm/llama")
-
-
-def test_looking_up_words_first_changes_no_answer():
-    rules = load_rules()
-    for name in [row["name"] for row in (*NAMES, *MORE)][::4]:
-        searched = next((rule for rule in rules._own if rule.pattern.search(plain(name))), None)
-        assert rules.classify(name).rule == (searched.label if searched else "")

@@ -16,9 +16,10 @@ from recipes.nsight import faults
 from recipes.nsight.locate import NAMED_BY, read_installation
 from tools import debian, fetch
 
-pytestmark = pytest.mark.skipif(
-    debian.family(debian.read_release()) is None, reason="needs the package tools of Debian or Ubuntu"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(debian.family(debian.read_release()) is None, reason="needs the tools of Debian or Ubuntu"),
+]
 ROOT = Path(__file__).parents[1]
 VERSION = "2023.4.4.54"
 

@@ -33,6 +33,8 @@ from recipes.base.pack import recipe_names
 from recipes.run import inputs
 from recipes.run.local import run_locally
 
+pytestmark = pytest.mark.nsight
+
 OLD = FIXTURES / "2023.4.4"
 REPORTS = [OLD / f"{name}.nsys-rep" for name in (
     "tp_slow_rank0", "tp_slow_rank1", "decode_batches_graph", "serving_vllm", "training_fused", "broken_no_cuda",

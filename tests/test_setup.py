@@ -13,6 +13,8 @@ from recipes.base.errors import PackError
 from recipes.base.pack import recipe_names
 from tools import demo, environment
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 REQUIREMENTS = ROOT / "tools/requirements"
 

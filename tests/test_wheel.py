@@ -12,6 +12,8 @@ import pytest
 from recipes import __version__
 from recipes.base.pack import ROOT, recipe_names
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("hatchling")
 
 
