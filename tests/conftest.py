@@ -24,12 +24,32 @@ FIXTURES = ROOT / "fixtures"
 _FOUND = best_installation()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--require-nsight", action="store_true", help="fail, not skip, what needs Nsight Systems where there is none"
+    )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks what needs an Nsight Systems, by the fixtures it asks for; other tests that do have the mark written."""
+    for item in items:
+        if "installation" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.nsight)
+
+
 @pytest.fixture(scope="session")
-def installation() -> Installation:
+def installation(request: pytest.FixtureRequest) -> Installation:
     """The Nsight Systems of this machine; ./test fetches one where it can."""
     if _FOUND is None:
-        pytest.fail("no Nsight Systems with recipes: run ./test, which fetches one, or see `python -m recipes check`")
+        give_up = pytest.fail if request.config.getoption("--require-nsight") else pytest.skip
+        give_up("no Nsight Systems with recipes: run ./test, which fetches one, or see `python -m recipes check`")
     return _FOUND
+
+
+@pytest.fixture(autouse=True)
+def nsight_where_it_is_needed(request: pytest.FixtureRequest) -> None:
+    if request.node.get_closest_marker("nsight"):
+        request.getfixturevalue("installation")
 
 
 @pytest.fixture(scope="session")

@@ -12,11 +12,11 @@ from collections.abc import Iterable
 
 import pandas as pd
 import pytest
+from llm_idle_gaps.picture import Picture, pictures
 
 from golden_runs import FLOOR, RECIPES, Inputs, Outcome, every_inputs, result, why_not
 from invariants import OPTIONS
 from llm_decode_floor.findings import findings
-from llm_idle_gaps.picture import Picture, pictures
 
 FAMILIES, IDLE, NCCL, CHECK = "llm_kernel_families", "llm_idle_gaps", "llm_nccl_sum", "llm_capture_check"
 Books = dict[str, Outcome]

@@ -19,6 +19,8 @@ import pytest
 from conftest import FIXTURES, ROOT, nsight, pack
 from recipes.run.modes import dask_options
 
+pytestmark = pytest.mark.nsight
+
 pytest.importorskip("distributed")
 
 REPORTS = [FIXTURES / name for name in ("decode_eager.nsys-rep", "decode_graph.nsys-rep")]
@@ -231,7 +233,7 @@ def test_pack_that_goes_to_workers_is_the_pack_alone(tmp_path):
     (root / "llm_fleet-1-dataset").mkdir()
     (root / "llm_fleet-1-dataset" / "secret.parquet").write_text("rows")
     # As files of Nix and conda are dated.
-    os.utime(root / "recipes" / "run.py", (0, 0))
+    os.utime(root / "recipes/run/run.py", (0, 0))
     names = zipfile.ZipFile(io.BytesIO(packed(root))).namelist()
-    assert "recipes/run.py" in names and "llm_fleet/recipe.py" in names
+    assert "recipes/run/run.py" in names and "llm_fleet/recipe.py" in names
     assert not [name for name in names if "secret" in name]

@@ -36,6 +36,8 @@ from recipes.run.local import find_exporter
 from recipes.run.recipe import Task, load_recipe
 from recipes.run.run import _analyse
 
+pytestmark = pytest.mark.nsight
+
 OLD = FIXTURES / "2023.4.4"
 RANKS = [OLD / f"tp_graph_rank{rank}.nsys-rep" for rank in (0, 1)]
 OTHER_RANKS = [OLD / f"tp_slow_rank{rank}.nsys-rep" for rank in (0, 1)]

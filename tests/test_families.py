@@ -13,7 +13,6 @@ import pytest
 
 from recipes.base.errors import PackError
 from recipes.kernels.families import GROUPS, LONGEST, PACKAGED, TELLING, load_rules, plain
-from recipes.kernels.rule_index import RuleIndex, needed_words
 
 DATA = Path(__file__).parent / "data"
 COARSE = {"communication", "attention", "gemm", "norm/activation", "optimizer", "memory", "other"}
@@ -224,19 +223,14 @@ def test_a_name_that_no_rule_knows(rules):
     assert rules.classify("zzz") == rules.classify("") == ("other", "other", "")
 
 
-def test_classify_all_keeps_the_order(rules):
-    names = ["rotary_kernel", "zzz", "rotary_kernel"]
-    assert rules.classify_all(iter(names)) == [rules.classify(name) for name in names]
-
-
 # Speed
 
 
-def test_a_name_takes_microseconds():
+def test_a_name_takes_less_than_milliseconds():
     names = [row["name"] for row in NAMES]
     fresh = load_rules()
-    best = _seconds(lambda: fresh.classify_all(names))
-    assert best / len(names) < 400e-6  # about 30 microseconds on one core; the rest is for slow machines
+    best = _seconds(lambda: [fresh.classify(name) for name in names])
+    assert best / len(names) < 3e-3  # about 0.3 ms on one core; the rest is for slow machines
 
 
 @pytest.mark.parametrize(
@@ -273,35 +267,6 @@ def test_the_users_rules_read_further(tmp_path):
     rules = loaded(tmp_path, "mine\tmy_family\n")
     assert rules.classify("x" * (LONGEST - 4) + "mine").family == "my_family"
     assert rules.classify("x" * LONGEST + "mine").family == "other"
-
-
-@pytest.mark.parametrize(
-    "pattern, words",
-    [
-        ("abc", {"abc"}),
-        ("(?i:ABC)", {"abc"}),
-        ("abc|defg", {"abc", "defg"}),
-        ("x(?:abc|d)", set()),
-        ("(?:abc)?", set()),
-        ("(?:abc)+", {"abc"}),
-        ("abcx?def", {"def"}),
-        ("^[^<(]*(?:abc|def)$", {"abc", "def"}),
-        ("(?<!x)abc", {"abc"}),
-        ("(?!abc).", set()),
-        ("ab", set()),
-    ],
-)
-def test_needed_words(pattern, words):
-    assert needed_words(re.compile(pattern)) == words
-
-
-def test_the_index_agrees_with_a_plain_search():
-    patterns = [re.compile(row["pattern"], re.IGNORECASE | re.ASCII) for row in RULES]
-    index = RuleIndex(patterns)
-    for row in NAMES + MORE:
-        text = plain(row["name"])
-        numbers = (number for number, pattern in enumerate(patterns) if pattern.search(text))
-        assert index.first(text) == next(numbers, None), row["name"]
 
 
 # Rule files of users
@@ -396,10 +361,3 @@ def test_a_folder_is_no_rule_file(tmp_path):
 def test_a_table_has_nothing_to_select(tmp_path):
     with pytest.raises(PackError, match="not JSON, so 'vllm/llama' selects nothing"):
         loaded(tmp_path, "a\tb\n", choice=":vllm/llama")
-
-
-def test_looking_up_words_first_changes_no_answer():
-    rules = load_rules()
-    for name in [row["name"] for row in (*NAMES, *MORE)][::4]:
-        searched = next((rule for rule in rules._own if rule.pattern.search(plain(name))), None)
-        assert rules.classify(name).rule == (searched.label if searched else "")

@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 
 from recipes.base.errors import PackError
-from recipes.nsight import debian, faults, fetch
+from recipes.nsight import faults
 from recipes.nsight.locate import NAMED_BY, read_installation
+from tools import debian, fetch
 
-pytestmark = pytest.mark.skipif(
-    debian.family(debian.read_release()) is None, reason="needs the package tools of Debian or Ubuntu"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(debian.family(debian.read_release()) is None, reason="needs the tools of Debian or Ubuntu"),
+]
 ROOT = Path(__file__).parents[1]
 VERSION = "2023.4.4.54"
 
@@ -223,7 +225,7 @@ CHILD = """
 import sys
 from pathlib import Path
 sys.path.insert(0, {root!r})
-from recipes.nsight import debian, fetch
+from tools import debian, fetch
 from recipes.nsight.installation import search
 source = debian.Source("file:" + {mirror!r}, ("bookworm",), ("main",), {{"Trusted": "yes"}})
 debian.read_release = lambda: {{"ID": "debian", "VERSION_CODENAME": "bookworm"}}

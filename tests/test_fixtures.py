@@ -18,6 +18,8 @@ import pytest
 
 from conftest import FIXTURES
 
+pytestmark = pytest.mark.slow
+
 OLD, NEW = "2023.4.4", "2025.3.1"
 README = (FIXTURES / "README.md").read_text()
 MAX_FILE_BYTES, MAX_ALL_BYTES = 2_000_000, 40_000_000

@@ -38,6 +38,8 @@ from recipes.events.gpu_work import read_gpu_work
 from recipes.report import schema
 from recipes.report.report import LONGEST_NAME, open_export
 
+pytestmark = pytest.mark.slow
+
 FAMILIES, IDLE, FLOOR, NCCL = "llm_kernel_families", "llm_idle_gaps", "llm_decode_floor", "llm_nccl_sum"
 SHAPES = st.builds(
     Shape,

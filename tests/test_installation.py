@@ -12,6 +12,7 @@ from recipes.nsight import faults, locate
 from recipes.nsight.installation import best_installation, find_installations, problems, search, why_none
 from recipes.nsight.locate import NAMED_BY, ask_wrapper, named_by_user, parse_version, read_installation
 from recipes.nsight.recipe_python import recipe_python
+from tools import mend
 
 ANSWER = "NVIDIA Nsight Systems version {}-234433681190v0"
 CONSTANTS = 'third_party = "third_party"\nsqlite = "libsqlite3.so.0"\n'
@@ -155,14 +156,15 @@ def test_each_fault_of_a_copy_is_named_and_mended(copy_of_nsys):
     (target / "libsqlite3.so.0").unlink()
     names = {problem.name for problem in problems(copy_of_nsys)}
     assert {"missing third_party", "missing libsqlite3", "missing nsysstats", "missing gpustats"} <= names
-    done = faults.mend(copy_of_nsys)
+    assert {problem.remedy for problem in problems(copy_of_nsys) if problem.mendable} == {"./demo mends it"}
+    done = mend.mend(copy_of_nsys)
     assert len(done) >= 4
     assert (host / "python/lib/nsysstats.py").read_bytes() == (target / "python/lib/nsysstats.py").read_bytes()
     assert {problem.name for problem in problems(copy_of_nsys)} <= {"incomplete"}
 
 
 def test_lost_files_of_our_copy_are_noticed(copy_of_nsys):
-    faults.write_file_list(copy_of_nsys.target)
+    mend.write_file_list(copy_of_nsys.target)
     assert faults.blocking(copy_of_nsys) == []
     (copy_of_nsys.recipe_package / "log.py").unlink()
     assert [problem.name for problem in faults.blocking(copy_of_nsys)] == ["incomplete"]
@@ -175,7 +177,7 @@ def test_other_installations_are_left_alone(tmp_path):
     installation = read_installation(nsys)
     assert best_installation(environ={"PATH": ""}, root=tmp_path) is None
     with pytest.raises(PackError, match="only its owner"):
-        faults.mend(installation)
+        mend.mend(installation)
 
 
 def test_missing_package_folder_is_named(tmp_path):

@@ -21,6 +21,8 @@ from recipes.base.tables import FILES
 from recipes.run.recipe import load_recipe
 from test_mutated_reports import digest
 
+pytestmark = pytest.mark.slow
+
 REPORTS = [FIXTURES / "2023.4.4" / f"tp_slow_rank{rank}.nsys-rep" for rank in (0, 1)]
 #: For all recipes together: how a run ends is common to them.
 KILLS = 12

@@ -478,6 +478,7 @@ def test_ranks_of_the_bundled_jobs_belong_together(tmp_path, sqlite_of):
     assert None not in {row["report"] for row in rows}
 
 
+@pytest.mark.slow
 def test_same_report_twice_and_a_stale_export_are_told(graph_sqlite, tmp_path):
     for name in ("a", "b"):
         shutil.copy(graph_sqlite, tmp_path / f"{name}.sqlite")

@@ -127,6 +127,7 @@ def test_report_without_steps_says_what_to_do(make_export, tmp_path):
     assert "--phases FILE" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -146,6 +147,7 @@ def test_bad_options_are_one_line(options, expected, make_export, tmp_path):
     assert expected in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", ["--context=many", "--step-time=15", "--bandwidth=fast"])
 def test_bad_numbers_are_usage_errors(option, make_export):
     done = pack("run", "llm_decode_floor", "--input", make_export(), option)
@@ -307,6 +309,7 @@ def test_family_below_its_floor_is_left_whole(exporter):
     assert "weights_floor" not in set(tables["step_parts"]["part"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [["--params", "8", "--weight-dtype", "bf16"], ["--weight-bytes", "16"], ["--batch", "0"], ["--batch", "16.5"]],
@@ -324,6 +327,7 @@ def test_billions_of_parameters_are_written_with_b():
     assert floor_recipe._tokens("32k") == 32_000
 
 
+@pytest.mark.slow
 def test_two_models_at_once_are_refused(make_export):
     done = pack("run", "llm_decode_floor", "--input", make_export(), "--model", "llama-3.1-8b", "--weight-bytes", "16G")
     assert done.returncode == 1

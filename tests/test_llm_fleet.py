@@ -34,6 +34,8 @@ from recipes.run import inputs
 from recipes.run.local import run_locally
 from recipes.run.recipe import Told
 
+pytestmark = pytest.mark.nsight
+
 OLD = FIXTURES / "2023.4.4"
 REPORTS = [OLD / f"{name}.nsys-rep" for name in (
     "tp_slow_rank0", "tp_slow_rank1", "decode_batches_graph", "serving_vllm", "training_fused", "broken_no_cuda",
@@ -917,8 +919,8 @@ def texts_in(value) -> list[str]:
 
 
 def test_data_dictionary_is_that_of_the_code(tmp_path):
-    """`packaging/data_dictionary.py` writes docs/tables.md."""
-    code = "import sys; sys.path.insert(0, 'packaging'); import data_dictionary; print(data_dictionary.page(), end='')"
+    """`tools/data_dictionary.py` writes docs/tables.md."""
+    code = "from tools import data_dictionary; print(data_dictionary.page(), end='')"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == (ROOT / "docs" / "tables.md").read_text()
     for table in (*dataset_tables(), *QUESTIONS, PUBLISHED):

@@ -513,6 +513,7 @@ def test_files_hold_plain_types_whatever_is_coded_in_memory(exporter, tmp_path):
     assert starts == sorted(starts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", [["--min-gap", "5"], ["--min-gap", "soon"], ["--step-time", "0ms"]])
 def test_bad_times_are_usage_errors(option, make_export):
     done = pack("run", "llm_idle_gaps", "--input", make_export(), *option)

@@ -443,6 +443,7 @@ def test_blocks_go_by_rank_and_lack_what_is_not_there():
     assert [found.members.tolist() for found in sets] == [[0, 1], [2], [3]]
 
 
+@pytest.mark.slow
 def test_many_sets_accuse_nobody_by_chance():
     rng = np.random.default_rng(11)
     accused = 0
@@ -623,6 +624,7 @@ def test_little_waiting_is_transfer():
     assert (kind(35), kind(36)) == ("transfer-bound", "arrival skew")
 
 
+@pytest.mark.slow
 def test_million_collectives_match_in_seconds():
     count = 1_000_000
     rng = np.random.default_rng(1)
@@ -777,6 +779,7 @@ def test_same_files_twice(sqlite_of, tmp_path):
         assert {str(field.type) for field in pq.read_schema(file)} <= {"int64", "double", "string", "bool"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "option",
     [

@@ -30,6 +30,8 @@ from recipes.run.inputs import find_inputs
 from recipes.run.spill import Spill, spill_in
 from recipes.run.worker_processes import in_processes, one_by_one
 
+pytestmark = pytest.mark.slow
+
 COUNT = 200
 
 

@@ -20,6 +20,8 @@ from mutations import spoil_bytes, spoil_parquet, spoil_sqlite
 from recipes.base.pack import recipe_names
 from recipes.nsight.export import export
 
+pytestmark = pytest.mark.slow
+
 REPORT = FIXTURES / "2023.4.4" / "tp_slow_rank0.nsys-rep"
 REPORTS, SQLITES, PARQUETS = 40, 80, 80
 # A table's first rows: all its pages then have something to lose, and a run takes no time.

@@ -12,6 +12,8 @@ import pytest
 from conftest import FIXTURES, pack
 from recipes.run.notebook import render
 
+pytestmark = pytest.mark.slow
+
 TEMPLATE = """\"\"\"A template.\"\"\"
 
 # %% [markdown]

@@ -87,7 +87,7 @@ def test_run_time_needs_four_packages_only():
 
     # The notebook template runs in the user's Jupyter.
     for path in (path for path in SOURCES if path.name != "notebook.py" or path.parent.name == "recipes"):
-        used = {name.split(".")[0] for name in imports(path)} - set(sys.stdlib_module_names) - {"sre_parse", ""}
+        used = {name.split(".")[0] for name in imports(path)} - set(sys.stdlib_module_names) - {""}
         assert {name for name in used if not name.startswith("llm_")} <= allowed, path
 
 

@@ -1,6 +1,5 @@
 """The environments of ./demo and ./test: made once, made again only when something changed, without root."""
 
-import importlib.util
 import os
 import re
 import shutil
@@ -12,21 +11,12 @@ import pytest
 
 from recipes.base.errors import PackError
 from recipes.base.pack import recipe_names
+from tools import demo, environment
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
-SETUP = ROOT / "setup"
-
-
-def load(name: str):
-    """A program of setup/ as a module."""
-    spec = importlib.util.spec_from_file_location(name, SETUP / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # Its dataclasses look themselves up here.
-    spec.loader.exec_module(module)
-    return module
-
-
-environment, demo = load("environment"), load("demo")
+REQUIREMENTS = ROOT / "tools/requirements"
 
 
 @pytest.fixture
@@ -67,6 +57,20 @@ def test_pip_comes_from_a_wheel_where_python_has_no_ensurepip(small, tmp_path, m
     monkeypatch.setattr(environment, "has_module", lambda python, module: False)
     monkeypatch.setattr(environment, "pip_wheel", lambda place: wheel)
     assert run(ensure(small, tmp_path), "import iniconfig, pip; print('there')") == "there"
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_uv_installs_where_there_is_one_and_pip_where_it_fails(small, tmp_path, monkeypatch, status):
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "uv").write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\nexit {status}\n')
+    (programs / "uv").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    python = ensure(small, tmp_path)
+    file = tmp_path / "requirements/small.txt"
+    assert (tmp_path / "asked").read_text() == f"pip install --python {python} -r {file}\n"
+    there = run(python, "from importlib.util import find_spec; print(find_spec('iniconfig') is not None)")
+    assert there == str(status == 1)  # The stand-in installs nothing; pip does.
 
 
 def test_pip_wheel_of_the_system_is_used(tmp_path):
@@ -123,7 +127,7 @@ def test_unknown_layer_is_one_line(capsys):
 
 
 def test_every_requirement_is_pinned():
-    for file in (SETUP / "requirements").glob("*.txt"):
+    for file in REQUIREMENTS.glob("*.txt"):
         lines = [line for line in file.read_text().splitlines() if line and not line.startswith("#")]
         assert lines
         assert all(re.match(r"[A-Za-z0-9._-]+==[\w.]+($|; python_version)", line) for line in lines), file
@@ -131,11 +135,11 @@ def test_every_requirement_is_pinned():
 
 def test_layers_name_files_that_exist():
     files = {name for layer in environment.LAYERS.values() for name in layer.files}
-    assert files == {file.name for file in (SETUP / "requirements").glob("*.txt")}
+    assert files == {file.name for file in REQUIREMENTS.glob("*.txt")}
 
 
 def test_setup_needs_the_standard_library_only():
-    code = "import sys; sys.path.insert(0, 'setup'); import environment, demo, run_tests; "
+    code = "import tools.environment, tools.demo, tools.run_tests; "
     code += "import recipes.cli.machine_check"
     subprocess.run(
         [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, '.'); {code}"], cwd=ROOT, check=True
@@ -158,12 +162,12 @@ def test_root_scripts_can_be_started(name):
 
 def run_demo(checkout: Path, **variables: str) -> subprocess.CompletedProcess:
     """The demo's own program, as ./demo runs it after the set-up, in a copy of the checkout."""
-    for name in ("recipes", "setup", *recipe_names()):
+    for name in ("recipes", "tools", *recipe_names()):
         shutil.copytree(ROOT / name, checkout / name)
     (checkout / "fixtures").mkdir()
     for name in (demo.REPORT, demo.EXPORT):
         shutil.copy2(ROOT / name, checkout / name)
-    command = [sys.executable, "setup/demo.py"]
+    command = [sys.executable, "-m", "tools.demo"]
     env = {**os.environ, **variables}
     return subprocess.run(command, cwd=checkout, env=env, capture_output=True, text=True, check=False)
 

@@ -12,6 +12,8 @@ import pytest
 from recipes import __version__
 from recipes.base.pack import ROOT, recipe_names
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("hatchling")
 
 
@@ -60,7 +62,7 @@ def test_wheel_has_one_folder_with_everything(wheel):
         "nsys_llm_recipes",
         f"nsys_llm_recipes-{__version__}.dist-info",
     }
-    for name in ("__main__.py", "recipes/kernels/families.tsv", "llm_new/metadata.json"):
+    for name in ("__main__.py", "recipes/kernels/families.tsv", "recipes/py.typed", "llm_new/metadata.json"):
         assert f"nsys_llm_recipes/{name}" in names
     for recipe in recipe_names():
         tracked = [path for path in (ROOT / recipe).rglob("*") if path.is_file() and "__pycache__" not in path.parts]

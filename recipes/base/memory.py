@@ -29,7 +29,7 @@ def return_freed() -> None:
 
 def gather(pieces: Iterable[Sequence[np.ndarray]], rows: int, types: Sequence[type]) -> list[np.ndarray]:
     """Columns of so many rows out of pieces of them, each piece let go as soon as it is in its place."""
-    columns = [np.empty(rows, dtype) for dtype in types]
+    columns: list[np.ndarray] = [np.empty(rows, dtype) for dtype in types]
     first = 0
     for piece in pieces:
         last = first + len(piece[0])

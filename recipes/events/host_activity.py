@@ -36,7 +36,7 @@ class HostActivity:
         self._length = max((int(times.max()) for times in known), default=0) - self._lowest + 1
         check_room(max(len(self.threads), 1), self._length)
         if not 0 <= self._lowest < _SMALL_NS:
-            calls, overhead = (tuple(times - self._lowest for times in pair) for pair in (calls, overhead))
+            calls, overhead = ((start - self._lowest, end - self._lowest) for start, end in (calls, overhead))
         else:
             self._lowest, self._length = 0, self._length + self._lowest
         self._profiler = intervals.Coverage(*self._profiler_lines(overhead, overhead_thread))

@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 from recipes.base.errors import PackError
 from recipes.base.rule_file import read_rule_file
-from recipes.kernels.rule_index import RuleIndex
 
 PACKAGED = Path(__file__).with_name("families.tsv")
 
@@ -81,9 +80,8 @@ class Rule(NamedTuple):
 class Rules:
     """An ordered rule set; each distinct name is matched once and remembered."""
 
-    def __init__(self, own: Iterable[Rule], user: Iterable[Rule] = (), own_index: RuleIndex | None = None) -> None:
+    def __init__(self, own: Iterable[Rule], user: Iterable[Rule] = ()) -> None:
         self._own, self._user = list(own), list(user)
-        self._own_index = own_index or RuleIndex([rule.pattern for rule in self._own])
         self._seen: dict[str, Match] = {}
 
     def classify(self, name: str) -> Match:
@@ -93,17 +91,14 @@ class Rules:
             match = self._seen[name] = self._match(name)
         return match
 
-    def classify_all(self, names: Iterable[str]) -> list[Match]:
-        """Return the matches of `names`, in order."""
-        return [self.classify(name) for name in names]
-
     def _match(self, name: str) -> Match:
-        # The user's few rules are searched one by one: nothing is assumed of how they are written.
-        rule = next((rule for rule in self._user if rule.pattern.search(name[:LONGEST])), None)
-        if rule is None and (number := self._own_index.first(plain(name))) is not None:
-            rule = self._own[number]
+        rule = _first(self._user, name[:LONGEST]) or _first(self._own, plain(name))
         family = rule.family if rule else "other"
         return Match(family, GROUPS.get(family, "other"), rule.label if rule else "")
+
+
+def _first(rules: Iterable[Rule], text: str) -> Rule | None:
+    return next((rule for rule in rules if rule.pattern.search(text)), None)
 
 
 def plain(name: str) -> str:
@@ -137,15 +132,13 @@ def load_rules(user_file: Path | None = None) -> Rules:
     Raises PackError when the file cannot be read or has a bad rule.
     """
     user = _user_rules(user_file) if user_file is not None else ()
-    own, index = _packaged_rules()
-    return Rules(own, user, index)
+    return Rules(_packaged_rules(), user)
 
 
 @cache
-def _packaged_rules() -> tuple[list[Rule], RuleIndex]:
-    # A tenth of a second, which of hundreds of small reports would be most of the time.
-    own = list(_table_rules(read_rule_file(PACKAGED), PACKAGED.name))
-    return own, RuleIndex([rule.pattern for rule in own])
+def _packaged_rules() -> tuple[Rule, ...]:
+    # Compiling takes a tenth of a second, which of hundreds of small reports would be most of the time.
+    return tuple(_table_rules(read_rule_file(PACKAGED), PACKAGED.name))
 
 
 def check_rules(user_file: Path | None) -> None:

@@ -1,11 +1,9 @@
-"""Known faults of an Nsight Systems installation: finding, naming and, in the pack's own copy, mending them."""
+"""Known faults of an Nsight Systems installation, and what to do about each."""
 
 from __future__ import annotations
 
 import re
-import shutil
-from ctypes.util import find_library
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from recipes.base.errors import PackError
@@ -18,7 +16,7 @@ FILE_LIST = ".nsys-llm-recipes-files"
 
 @dataclass(frozen=True)
 class Problem:
-    """One fault: its name, what is wrong, the remedy, whether `mend` can cure it, and what it keeps from working."""
+    """One fault: its name, what is wrong, what to do, whether ./demo mends it in our own copy, what it blocks."""
 
     name: str
     what: str
@@ -36,7 +34,9 @@ def problems(installation: Installation) -> list[Problem]:
         what = f"no folder python/packages/nsys_recipe in {installation.target}"
         return [Problem("no recipe package", what, "install the complete Nsight Systems package", False, "recipes")]
     finders = (incomplete, third_party, sqlite, stats_modules, libraries)
-    return [problem for finder in finders for problem in finder(installation)]
+    found = [problem for finder in finders for problem in finder(installation)]
+    cured = installation.is_ours
+    return [replace(one, remedy="./demo mends it") if cured and one.mendable else one for one in found]
 
 
 def blocking(installation: Installation) -> list[Problem]:
@@ -52,15 +52,9 @@ def incomplete(installation: Installation) -> list[Problem]:
         if gone:
             blocks = "recipes" if side == installation.target else "captures"
             remedy = f"remove {side}: ./demo fetches it again"
-            found.append(Problem("incomplete", f"{len(gone)} files damaged in {side}: {gone[0]}", remedy, True, blocks))
+            what = f"{len(gone)} files damaged in {side}: {gone[0]}"
+            found.append(Problem("incomplete", what, remedy, False, blocks))
     return found
-
-
-def write_file_list(side: Path) -> None:
-    """Note what a whole copy holds, for `incomplete` to compare."""
-    files = sorted(path for path in side.rglob("*") if path.is_file())
-    lines = [f"{path.stat().st_size}\t{path.relative_to(side)}\n" for path in files]
-    (side / FILE_LIST).write_text("".join(lines))
 
 
 def read_file_list(side: Path) -> list[tuple[str, int]]:
@@ -79,7 +73,7 @@ def file_size(path: Path) -> int:
 
 def third_party(installation: Installation) -> list[Problem]:
     """Debian's 2023.4 package leaves this folder out, and the framework refuses to start without it."""
-    package = installation.recipe_package
+    package = package_of(installation)
     folder = package / "third_party"
     if folder.is_dir() or "third_party" not in read(package / "nsys_constants.py"):
         return []
@@ -88,7 +82,7 @@ def third_party(installation: Installation) -> list[Problem]:
 
 def sqlite(installation: Installation) -> list[Problem]:
     """The framework wants a libsqlite3 inside the installation."""
-    if SQLITE not in read(installation.recipe_package / "nsys_constants.py"):
+    if SQLITE not in read(package_of(installation) / "nsys_constants.py"):
         return []
     if any((folder / SQLITE).exists() for folder in [*sides(installation), installation.target.parent]):
         return []
@@ -147,6 +141,12 @@ def package_hint(library: str) -> str:
     return f"{stem}-{version}" if stem[-1:].isdigit() else stem + version
 
 
+def package_of(installation: Installation) -> Path:
+    """The recipe package, of an installation that has one."""
+    assert installation.recipe_package is not None  # `problems` names the lack of one first.
+    return installation.recipe_package
+
+
 def sides(installation: Installation) -> list[Path]:
     """The target folder and, where there is one, the host folder beside it."""
     return [installation.target, *sorted(installation.target.parent.glob("host-linux-*"))]
@@ -158,45 +158,3 @@ def read(path: Path) -> str:
         return path.read_text(errors="replace")
     except OSError:
         return ""
-
-
-def mend(installation: Installation) -> list[str]:
-    """Cure what can be cured inside the pack's own copy; says what was done. Other installations are left alone."""
-    if not installation.is_ours:
-        raise PackError(f"{installation.target} is not the pack's own copy: only its owner may mend it")
-    return cure(installation)
-
-
-def cure(installation: Installation) -> list[str]:
-    """As mend, for a copy that is still being put together."""
-    done = []
-    for problem in problems(installation):
-        if problem.name == "missing third_party":
-            (installation.recipe_package / "third_party").mkdir(exist_ok=True)
-        elif problem.name == "missing libsqlite3" and find_library("sqlite3"):
-            (installation.target / SQLITE).symlink_to(system_library(SQLITE))
-        elif problem.name in ("missing nsysstats", "missing gpustats") and problem.mendable:
-            copy_stats_module(installation, problem.name.removeprefix("missing ") + ".py")
-        else:
-            continue
-        done.append(f"mended: {problem.what}")
-    return done
-
-
-def copy_stats_module(installation: Installation, name: str) -> None:
-    """Give every side that has reports the statistics module that another side has."""
-    source = next(side / "python/lib" / name for side in sides(installation) if (side / "python/lib" / name).exists())
-    for side in sides(installation):
-        copy = side / "python/lib" / name
-        if (side / "reports").is_dir() and not copy.exists():
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(source, copy)
-
-
-def system_library(name: str) -> Path:
-    """The path of one of the system's shared libraries."""
-    folders = [*Path("/usr/lib").glob("*-linux-gnu"), Path("/usr/lib64"), Path("/usr/lib"), Path("/lib")]
-    found = next((folder / name for folder in folders if (folder / name).exists()), None)
-    if found is None:
-        raise PackError(f"no {name} on this machine: install it (Debian: {package_hint(name)})")
-    return found

@@ -5,13 +5,12 @@ Standard library only, like the two modules below it: this runs before the pack'
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from recipes.base.errors import PackError
-from recipes.nsight.faults import Problem, blocking, mend, problems
+from recipes.nsight.faults import Problem, blocking, problems
 from recipes.nsight.locate import HOW_TO_GET, NAMED_BY, Broken, Installation, Search, search
 
 __all__ = [
@@ -46,9 +45,6 @@ def best_installation(
 def best_of(found: Search, need_recipes: bool = True, environ: Mapping[str, str] | None = None) -> Installation | None:
     """As best_installation, of what a search has found already."""
     for installation in found.installations:
-        if installation.is_ours:
-            with contextlib.suppress(OSError, PackError):  # What is left unmended is told below.
-                mend(installation)
         faults = blocking(installation) if need_recipes else []
         if not faults:
             return installation

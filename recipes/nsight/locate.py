@@ -103,10 +103,12 @@ def run_quietly(
 ) -> str:
     """What a command prints; PackError with the reason when it fails, hangs or cannot start."""
     name = shlex.join(command[:1] + [word for word in command[1:] if not word.startswith(("/", "-"))])
-    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     try:
         # A session of its own, so that a wrapper script's children end with it.
-        process = subprocess.Popen(command, env=env, cwd=cwd, start_new_session=True, **pipes)
+        process = subprocess.Popen(
+            command, env=env, cwd=cwd, start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
     except OSError as error:
         raise PackError(f"{name}: does not start ({error.strerror})") from error
     try:

@@ -207,7 +207,8 @@ def _present(column: SourceColumn, present: frozenset[str]) -> list[str]:
 
 def _split(table: SourceTable, wanted: dict[str, list[str]]) -> tuple[list[str], list[str]]:
     """The exported columns to read, as integers and as texts, each once. Of id columns, the first."""
-    integers, texts = [], []
+    integers: list[str] = []
+    texts: list[str] = []
     for name, exported in wanted.items():
         column = table.columns[name]
         direct = [found for found in exported if found in column.exported]

@@ -172,7 +172,7 @@ class SqliteFile:
         return self._counts[table]
 
     def read(self, table: str, integers: Sequence[str], texts: Sequence[str]) -> pa.Table:
-        columns = {}
+        columns: dict[str, pa.ChunkedArray] = {}
         if integers:
             pieces = list(self.batches(table, integers))
             empty = pa.schema([(name, pa.int64()) for name in integers]).empty_table()

@@ -102,4 +102,4 @@ class Task:
 
 def load_recipe(name: str) -> Recipe:
     """The recipe of a name, from its package in the pack's folder."""
-    return importlib.import_module(f"{name}.recipe")  # type: ignore[return-value]
+    return importlib.import_module(f"{name}.recipe")

@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
@@ -48,7 +48,9 @@ def in_processes(
                 yield lost(task, _KILLED)
 
 
-def _until_one_dies(function: Callable[[Task], Result], waiting: deque[Task], workers: int) -> Iterator[Result]:
+def _until_one_dies(
+    function: Callable[[Task], Result], waiting: deque[Task], workers: int
+) -> Generator[Result, None, list[Task]]:
     """Takes tasks from those waiting and gives their results; returns the tasks under way when a process died."""
     running: dict = {}
     died = False

@@ -118,7 +118,8 @@ def _paths(ranges: Ranges, own: np.ndarray) -> tuple[np.ndarray, list[str]]:
     code_of: dict[str, int] = {}
     text = np.array([code_of.setdefault(fold_counters(text), len(code_of)) for text in ranges.texts])[ranges.text[own]]
     texts = list(code_of)
-    path, names = np.full(len(own), NONE, dtype=np.int32), []
+    path = np.full(len(own), NONE, dtype=np.int32)
+    names: list[str] = []
     unnamed = np.arange(len(own))
     for _ in range(_MOST_LEVELS):
         # From the outside inwards.

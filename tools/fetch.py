@@ -20,9 +20,11 @@ from pathlib import Path
 
 from recipes.base.cache_folder import cache_root
 from recipes.base.errors import PackError
-from recipes.nsight import debian, faults
+from recipes.nsight import faults
 from recipes.nsight.installation import best_of, named, search, why_none
 from recipes.nsight.locate import FIRST_WITH_RECIPES, Installation, own_folder, read_installation
+from tools import debian
+from tools.mend import cure, mend, write_file_list
 
 TARGET, HOST = "nsight-systems-target", "nsight-systems"
 # Suites known to hold a version with recipes, tried beside the machine's own one.
@@ -97,7 +99,7 @@ def own_copy() -> Installation | None:
     for nsys in sorted(own_folder().glob("[0-9]*/target-linux-*/nsys"), reverse=True):
         with contextlib.suppress(PackError):
             installation = read_installation(nsys)
-            faults.mend(installation)
+            mend(installation)
             if not faults.blocking(installation):
                 return installation
     return None
@@ -138,7 +140,7 @@ def fetch_target(folder: Path, say: Say) -> Installation:
         target = find_side(download(apt, TARGET, say), "target-linux-*")
         add_libraries(apt, target / "nsys", say)
         made = read_installation(target / "nsys")
-        faults.cure(made)
+        cure(made)
         for problem in faults.blocking(made):
             raise PackError(f"the distribution's package is of no use: {problem.what}")
         final = put_in_place(target, folder / version, place)
@@ -154,7 +156,7 @@ def fetch_host(folder: Path, installation: Installation, say: Say) -> None:
         host = find_side(download(apt, HOST, say), "host-linux-*")
         add_libraries(apt, host / "QdstrmImporter", say)
         put_in_place(host, installation.target.parent, place)
-    faults.mend(installation)
+    mend(installation)
 
 
 def find_side(unpacked: Path, pattern: str) -> Path:
@@ -167,7 +169,7 @@ def find_side(unpacked: Path, pattern: str) -> Path:
 
 def put_in_place(side: Path, version_folder: Path, place: Path) -> Path:
     """Rename a finished side into the copy, where a damaged one makes room; its new place."""
-    faults.write_file_list(side)
+    write_file_list(side)
     version_folder.mkdir(exist_ok=True)
     final = version_folder / side.name
     if final.exists():

@@ -11,11 +11,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+from recipes.base.errors import PackError
+from tools.fetch import find_or_fetch
 
-from recipes.base.errors import PackError  # noqa: E402
-from recipes.nsight.fetch import find_or_fetch  # noqa: E402
+ROOT = Path(__file__).resolve().parents[1]
 
 RECIPE = "llm_kernel_families"
 REPORT = "fixtures/decode_graph.nsys-rep"

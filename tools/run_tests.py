@@ -1,4 +1,7 @@
-"""All tests: with the newest versions, and with the oldest where this machine has a Python for them."""
+"""All tests: with the newest versions, and with the oldest where this machine has a Python for them.
+
+`--quick` runs what takes a minute and needs no Nsight, with the newest versions only. Other arguments go to pytest.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
-from environment import LAYERS, ensure, python_for_oldest  # noqa: E402
-from recipes.base.errors import PackError  # noqa: E402
-from recipes.nsight.fetch import find_or_fetch  # noqa: E402
+from recipes.base.errors import PackError
+from tools.environment import LAYERS, ROOT, ensure, python_for_oldest
+from tools.fetch import find_or_fetch
 
 VERSIONS = """
 import platform, importlib.metadata as m
@@ -26,12 +26,12 @@ def describe(python: Path) -> str:
 
 
 def prepare(only_main: bool) -> list[Path]:
-    """The Pythons to test with, after the set-up of Nsight and of the oldest combination; says what is left out."""
-    try:
-        installation = find_or_fetch(importer=True)
-        print(f"Nsight Systems {installation.version_text} at {installation.nsys}")
-    except PackError as error:
-        print(f"Tests that need Nsight will fail: {error}")
+    """The Pythons to test with, after the set-up of Nsight and of the oldest combination; says what is left out.
+
+    PackError when Nsight cannot be had: the tests that need it would all be skipped.
+    """
+    installation = find_or_fetch(importer=True)
+    print(f"Nsight Systems {installation.version_text} at {installation.nsys}")
     pythons = [Path(sys.executable)]
     if only_main:
         return pythons
@@ -42,16 +42,24 @@ def prepare(only_main: bool) -> list[Path]:
     return [*pythons, ensure(LAYERS["oldest"], oldest)]
 
 
+def run_pytest(python: Path, *arguments: str) -> int:
+    """The exit status of pytest."""
+    return subprocess.run([python, "-m", "pytest", *arguments], cwd=ROOT, check=False).returncode
+
+
 def main(arguments: list[str]) -> int:
     """Run pytest in each combination, stopping at the first that fails; its exit status."""
+    if "--quick" in arguments:
+        quick = [argument for argument in arguments if argument != "--quick"]
+        return run_pytest(Path(sys.executable), "-m", "not nsight and not slow", *quick)
     try:
         pythons = prepare(only_main=bool(arguments))
     except PackError as error:
-        sys.exit(f"test: {error}")
+        sys.exit(f"test: {error}; without it, ./test --quick runs what needs no Nsight")
     combinations = [describe(python) for python in pythons]
     for number, (python, words) in enumerate(zip(pythons, combinations, strict=True), start=1):
         print(f"Combination {number} of {len(pythons)}: {words}", flush=True)
-        status = subprocess.run([python, "-m", "pytest", *arguments], cwd=ROOT, check=False).returncode
+        status = run_pytest(python, "--require-nsight", *arguments)
         if status:
             return status
     return 0

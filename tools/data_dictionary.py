@@ -1,27 +1,23 @@
 """Writes docs/tables.md out of the definitions that the tables are written with.
 
-.venv/bin/python packaging/data_dictionary.py
+.venv/bin/python -m tools.data_dictionary
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+from llm_fleet.parts import parts
+from llm_fleet.questions import QUESTIONS
+from llm_fleet.tables import ABOUT, EVENTS, PUBLISHED, REPORTS, RUNS, TAGS
+from recipes.base.tables import FILES, Column, Table
 
-from llm_fleet.parts import parts  # noqa: E402
-from llm_fleet.questions import QUESTIONS  # noqa: E402
-from llm_fleet.tables import ABOUT, EVENTS, PUBLISHED, REPORTS, RUNS, TAGS  # noqa: E402
-from recipes.base.tables import FILES, Column, Table  # noqa: E402
-
-PLACE = ROOT / "docs" / "tables.md"
+PLACE = Path(__file__).resolve().parents[1] / "docs/tables.md"
 HEAD = """# Tables
 
 Every table that the recipes write, made from the definitions that they are written with
-(`packaging/data_dictionary.py`). Types are int64, double, string and bool. Times are whole nanoseconds, `_ns` in the
+(`tools/data_dictionary.py`). Types are int64, double, string and bool. Times are whole nanoseconds, `_ns` in the
 name; sizes are bytes; shares are 0 to 1. Null means not known or not applicable. In a Parquet file each column carries
 its meaning as the metadata `meaning`, and the file the versions of the pack and of its tables.
 """

@@ -1,10 +1,10 @@
 """The pack's own Python environments, made without root and again in no time when they are done.
 
-    python3 setup/environment.py run      .venv with what the recipes need
-    python3 setup/environment.py test     .venv with everything: notebooks, Dask, test tools
-    python3 setup/environment.py oldest   .venv-oldest with the oldest versions that are tested
+    python3 -m tools.environment run      .venv with what the recipes need
+    python3 -m tools.environment test     .venv with everything: notebooks, Dask, test tools
+    python3 -m tools.environment oldest   .venv-oldest with the oldest versions that are tested
 
-Standard library only. pip runs with the machine's own configuration.
+Standard library only. uv installs where there is one on PATH, else pip, with the machine's own configuration.
 """
 
 from __future__ import annotations
@@ -21,14 +21,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from recipes.base.errors import PackError
+from recipes.nsight.locate import run_quietly
+from tools import debian
+
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
-from recipes.base.errors import PackError  # noqa: E402
-from recipes.nsight import debian  # noqa: E402
-from recipes.nsight.locate import run_quietly  # noqa: E402
-
-REQUIREMENTS = ROOT / "setup/requirements"
+REQUIREMENTS = ROOT / "tools/requirements"
 OLDEST_PYTHON = (3, 10)
 MARKER = "made-by-nsys-llm-recipes"  # Only a folder that holds this file is ever emptied.
 PIP_WHEELS = "usr/share/python-wheels"
@@ -163,17 +161,23 @@ def install(folder: Path, layer: Layer, requirements: Path) -> None:
     names = [name.removesuffix(".txt") for name in layer.files]
     print(f"Installing into {folder.name}: {', '.join(names)}", flush=True)
     log = folder / "pip.log"
-    command = [str(folder / "bin/python"), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
-    for name in layer.files:
-        command += ["-r", str(requirements / name)]
+    inside = str(folder / "bin/python")
+    uv = shutil.which("uv")
+    # uv is faster, but does not read pip's settings: where it finds no packages, pip may.
+    installers = [[uv, "pip", "install", "--python", inside]] if uv else []
+    installers.append([inside, "-m", "pip", "install", "--disable-pip-version-check", "--no-input"])
+    wanted = [word for name in layer.files for word in ("-r", str(requirements / name))]
     # A user's own pip settings may send packages elsewhere; these have to land in the environment.
     env = {name: value for name, value in os.environ.items() if name not in ("PIP_TARGET", "PIP_PREFIX", "PYTHONPATH")}
-    with log.open("w") as output:
-        status = subprocess.run(
-            command, env={**env, "PIP_USER": "0"}, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-            timeout=PIP_TIMEOUT_S, check=False,
-        ).returncode  # fmt: skip
-    if status:
+    for installer in installers:
+        with log.open("w") as output:
+            status = subprocess.run(
+                [*installer, *wanted], env={**env, "PIP_USER": "0"}, stdin=subprocess.DEVNULL, stdout=output,
+                stderr=output, timeout=PIP_TIMEOUT_S, check=False,
+            ).returncode  # fmt: skip
+        if not status:
+            break
+    else:
         raise PackError(f"pip could not install {', '.join(layer.files)}: {last_error(log)} (all of it: {log})")
     for name in layer.files:
         (folder / f"{name}.stamp").write_text(digest(requirements / name))

@@ -1,0 +1,28 @@
+"""Types: mypy agrees with the annotations, under the settings in pyproject.toml."""
+
+import subprocess
+import sys
+
+import pytest
+
+from conftest import ROOT
+
+pytest.importorskip("mypy")
+pytestmark = pytest.mark.slow
+
+
+def mypy(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mypy", *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_types_are_right():
+    done = mypy()
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_wrong_type_is_seen(tmp_path):
+    (tmp_path / "wrong.py").write_text("from recipes.base.pack import recipe_names\n\nfirst: int = recipe_names()[0]\n")
+    done = mypy(tmp_path / "wrong.py")
+    assert done.returncode == 1
+    assert "wrong.py:3: error: Incompatible types" in done.stdout

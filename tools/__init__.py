@@ -1,0 +1,1 @@
+"""What makes, fetches and tests things around the pack; the recipes themselves never import it."""
