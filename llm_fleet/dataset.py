@@ -83,7 +83,7 @@ def run_version(versions: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A dataset somewhere. PackError when it cannot be reached, or was written by a newer pack."""
+    """A dataset somewhere. PackError when it cannot be reached, or is of another version."""
 
     storage: Storage
 
@@ -114,10 +114,11 @@ class Dataset:
             version = int(json.loads(told)["dataset_version"])
         except (ValueError, KeyError, TypeError):
             raise PackError(f"{self.storage.url}: {MARKER} is damaged; give --dataset another folder") from None
-        if version > DATASET_VERSION:
+        if version != DATASET_VERSION:
+            older = "give --dataset a new folder and add the reports again, or use the pack that wrote it"
             raise PackError(
-                f"{self.storage.url}: the dataset has version {version}, this pack writes {DATASET_VERSION}; use the "
-                "pack that wrote it, or a newer one"
+                f"{self.storage.url}: the dataset has version {version}, this pack writes {DATASET_VERSION}; "
+                f"{older if version < DATASET_VERSION else 'use the pack that wrote it, or a newer one'}"
             )
 
     def version_of(self, run: str, key: str) -> str | None:

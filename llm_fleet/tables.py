@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from llm_fleet.parts import parts
 from recipes.base.tables import FILES, Column, Table
+from recipes.run.outputs import SCHEMA_VERSION
 
-#: Raised when a column or a file changes its meaning; new columns and tables need no new version.
-DATASET_VERSION = 1
+#: That of the recipes' tables: raised when a column or a file changes its meaning; new ones need no new version.
+DATASET_VERSION = int(SCHEMA_VERSION)
 
 ABOUT = (
     Column("run_name", "string", "the run, as text whatever a reader makes of the folder's name"),

@@ -13,14 +13,14 @@ import pyarrow.compute as pc
 
 from llm_idle_gaps.evidence import Evidence
 from llm_idle_gaps.launch_statistics import launch_statistics, lost_graph_launches
-from llm_idle_gaps.tables import BETWEEN_STEPS, GAPS, HISTOGRAM, IDLE, LARGEST_GAPS, STEP_IDLE, TIMELINE
+from llm_idle_gaps.tables import GAPS, HISTOGRAM, IDLE, LARGEST_GAPS, STEP_IDLE, TIMELINE
 from llm_idle_gaps.tally import EDGES_NS, LARGEST, Tally
 from llm_idle_gaps.timeline import median_step
 from llm_idle_gaps.windows import Windows, device_windows
 from recipes.base import intervals
 from recipes.base.memory import sums
 from recipes.base.tables import Table
-from recipes.capture.capture import ALL, Capture
+from recipes.capture.capture import ALL, OUTSIDE, Capture
 from recipes.capture.edges import edge_steps
 from recipes.events.gpu_work import GRAPH, KERNEL, GpuWork
 from recipes.events.host_activity import HostActivity
@@ -130,7 +130,7 @@ def _steps(capture: Capture) -> _Steps:
     phase_of_entry = np.append(steps.phase[projection.step], len(steps.phases)).astype(np.int64)
     edge = edge_steps(capture) if len(steps) else np.zeros(0, dtype=bool)
     batches = [meaning.batch for meaning in steps.meanings]
-    return _Steps(projection, [*steps.phases, BETWEEN_STEPS if len(projection) else ALL], phase_of_entry, batches, edge)
+    return _Steps(projection, [*steps.phases, OUTSIDE if len(projection) else ALL], phase_of_entry, batches, edge)
 
 
 def _launched(capture: Capture, projection: Projection) -> list[dict[str, np.ndarray]]:
