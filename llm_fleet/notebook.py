@@ -209,7 +209,7 @@ else:
     quoted = DATASET.replace("'", "''")
     try:
         database.execute(f"SET VARIABLE dataset = '{quoted}'")
-        database.execute(SQL["views"])
+        database.execute(SQL["dataset"] + SQL["views"])
         answer = database.execute(QUESTION).df()
     except duckdb.Error as error:
         print(f"{DATASET} cannot be read: {error}")

@@ -1,4 +1,4 @@
-"""The answers' tables. Each is worked out here (see answers.py) and, the same, by the SQL file of its name."""
+"""The answers' tables. Each is worked out by the SQL file of its name, see answers.py."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from recipes.base.tables import Column, Table
 _RUN = Column("run_name", "string", "the run")
 _GROUP = (
     Column("model", "string", "the model; null where neither --model nor a tag tells"),
+    Column("layout", "string", "ranks of the job, where the device communicates; `no communication` otherwise"),
     Column("phase", "string", "phase of the steps"),
     Column("batch", "int64", "sequences in a step; null if the ranges do not tell"),
     Column("gpu_name", "string", "the GPU"),
@@ -54,25 +55,27 @@ SLOW_RANKS = Table(
         Column("host", "string", "its host"),
         Column("rank", "int64", "its rank; null if unknown"),
         Column("device", "int64", "its device"),
-        _GROUP[3],
+        _GROUP[4],
         Column("gpu_uuid", "string", "its UUID; null where the report leaves that open"),
-        *_GROUP[:3],
+        *_GROUP[:4],
         _TOKENS,
         Column("steps", "int64", "steps that count; edges do not"),
         Column("own_ns", "double", "median over steps of busy time less exposed communication"),
         Column(
-            "fleet_ns",
-            "double",
-            "median of that over all devices with the same model (or run, without), phase, batch and GPU",
+            "run_ns", "double", "median of that over the run's devices of the same model, layout, phase, batch, GPU"
         ),
-        Column("above", "double", "own over fleet less 1"),
+        Column("above", "double", "own over run less 1; null for a device that is alone in its run"),
         Column(
             "z",
             "double",
-            "0.6745 (own - fleet) / MAD, or by the mean absolute deviation if MAD is 0; null for fewer than four "
-            "devices, and where all are equal",
+            "0.6745 (above - median over the fleet) / MAD, or by the mean absolute deviation if MAD is 0; null for "
+            "fewer than four devices, and where all are equal",
         ),
-        Column("compared", "int64", "devices compared"),
+        Column(
+            "compared",
+            "int64",
+            "devices compared, in all runs that have several (in this one, without a model)",
+        ),
     ),
 )
 SLOW_HOSTS = Table(
@@ -152,9 +155,9 @@ REGRESSIONS = Table(
     "regressions",
     "one model, phase and batch on one GPU, in the last two weeks",
     (
-        *_GROUP[:3],
+        *_GROUP[:4],
         _TOKENS,
-        _GROUP[3],
+        _GROUP[4],
         Column("runs_before", "int64", "runs of the week before the last seven days"),
         Column("runs_now", "int64", "runs of the last seven days up to the newest capture"),
         Column("before_ns", "double", "period then: geometric mean over runs"),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
-from pathlib import Path
 
 import pyarrow as pa
 
+from llm_fleet.answers import SQL_FOLDER
 from llm_fleet.settings import FleetSettings
 from llm_fleet.tables import PUBLISHED
 from recipes.base.terminal import plain
@@ -18,12 +19,14 @@ _WORTH = 0.02
 #: Robust standard deviations from which on a rank or host is called slow (Iglewicz and Hoaglin 1993).
 SLOW_Z = 3.5
 _SHOWN = 8
+_NO_DUCKDB = (
+    "has no DuckDB, which works them out; pip install duckdb into it and run this again, or ask the dataset with any "
+    f"DuckDB and the files in {SQL_FOLDER}"
+)
 _CHANGES = ("new", "replaced", "repaired", "unchanged")
 _UNNAMED = (
     "runs without a model are compared within themselves only, and not week by week: give --model or --tag model=NAME"
 )
-#: The questions as SQL, and the views that they need.
-SQL_FOLDER = Path(__file__).parent / "sql"
 
 
 def summarise(tables: dict[str, pa.Table], settings: FleetSettings) -> str:
@@ -33,13 +36,20 @@ def summarise(tables: dict[str, pa.Table], settings: FleetSettings) -> str:
         ", ".join(f"{changes[what]} {what}" for what in ("new", "replaced", "repaired", "unchanged") if changes[what])
         or "none"
     )
-    runs = tables["overview"].to_pylist()
     where = settings.shown or "beside the output, its name with -dataset"
     lines = [
-        f"Run {plain(settings.run)}: {format_count(sum(changes.values()), 'report')} in the dataset ({added}), which "
-        f"now holds {format_count(sum(run['reports'] for run in runs), 'report')} of {format_count(len(runs), 'run')}",
+        f"Run {plain(settings.run)}: {format_count(sum(changes.values()), 'report')} in the dataset ({added})",
         "{quality}",
         f"dataset: {where}",
+    ]
+    if "overview" not in tables:
+        return "\n".join([*lines, f"no answers: {sys.executable} {_NO_DUCKDB}"])
+    runs = tables["overview"].to_pylist()
+    lines[0] += (
+        f", which now holds {format_count(sum(run['reports'] for run in runs), 'report')} of "
+        f"{format_count(len(runs), 'run')}"
+    )
+    lines += [
         *_messages(runs, settings.run),
         *_doubtful(tables),
         *_slow(tables),
@@ -78,7 +88,7 @@ def _slow(tables: dict[str, pa.Table]) -> list[str]:
         told.append(
             f"slow: {format_count(len(ranks), 'line')} of slow_ranks, most of all {worst['report']} (run "
             f"{worst['run_name']}, host {worst['host']}): {format_share(worst['above'])} above the median of "
-            f"{format_count(worst['compared'], 'device')} alike"
+            f"its run, beside {format_count(worst['compared'], 'device')} alike"
         )
     if hosts:
         names = ", ".join(str(row["host"]) for row in hosts[:_SHOWN])

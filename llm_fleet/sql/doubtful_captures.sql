@@ -7,15 +7,12 @@ WITH twins AS (
     FROM every_report
     GROUP BY run_name, version
 ),
-missing AS (
-    SELECT run_name, report_key, string_agg(name, ',') AS lost FROM lost GROUP BY run_name, report_key
-),
 told AS (
     SELECT
         *, CASE WHEN copies > 1 THEN if(report = first, last, first) END AS same_as, is_future(captured_ns) AS future
     FROM every_report
     JOIN twins USING (run_name, version)
-    LEFT JOIN missing USING (run_name, report_key)
+    LEFT JOIN lost USING (run_name, report_key)
 )
 SELECT run_name, report, host, rank, captured, quality, status, message, same_as, lost, future
 FROM told

@@ -1,8 +1,8 @@
 -- Have steps become slower since last week? Runs of the seven days up to the newest capture against those of the seven days
--- before, for the same model, phase, batch and GPU.
+-- before, for the same model, layout, phase, batch and GPU.
 --
--- Reports without a model (--model or --tag model=NAME) are left out; another layout (TP, PP, EP) or data type is another
--- model, to be named so. Work that varies with the prompt is left out as in slow_ranks.sql; captures dated more than a day in
+-- Reports without a model (--model or --tag model=NAME) are left out; see slow_ranks.sql for layout, and for what it
+-- does not tell. Work that varies with the prompt is left out as in slow_ranks.sql; captures dated more than a day in
 -- the future are too (see doubtful_captures). The same content in two runs is one run's, the first by name.
 --
 -- The independent unit is the run: its steps and its ranks depend on each other. A run's value is the median over its
@@ -34,15 +34,15 @@ days AS (
 ),
 devices AS (
     SELECT
-        run_name, report_key, device, model, phase, batch, same_tokens,
+        run_name, report_key, device, model, layout, phase, batch, same_tokens,
         any_value(gpu_name) AS gpu_name, ln(median(period_ns)) AS log_ns
     FROM steps_alike()
     SEMI JOIN dated USING (run_name, report_key)
     WHERE period_ns > 0 AND model IS NOT NULL
-    GROUP BY run_name, report_key, device, model, phase, batch, same_tokens
+    GROUP BY run_name, report_key, device, model, layout, phase, batch, same_tokens
 ),
 by_run AS (
-    SELECT model, phase, batch, same_tokens AS tokens, gpu_name, run_name, weeks_ago, median(log_ns) AS log_ns
+    SELECT model, layout, phase, batch, same_tokens AS tokens, gpu_name, run_name, weeks_ago, median(log_ns) AS log_ns
     FROM devices
     JOIN days USING (run_name)
     WHERE weeks_ago < 2
@@ -50,7 +50,7 @@ by_run AS (
 ),
 weeks AS (
     SELECT
-        model, phase, batch, tokens, gpu_name,
+        model, layout, phase, batch, tokens, gpu_name,
         count(*) FILTER (weeks_ago = 1) AS runs_before,
         count(*) FILTER (weeks_ago = 0) AS runs_now,
         avg(log_ns) FILTER (weeks_ago = 1) AS before,
@@ -58,7 +58,7 @@ weeks AS (
         var_samp(log_ns) FILTER (weeks_ago = 1) / count(*) FILTER (weeks_ago = 1) AS error_before,
         var_samp(log_ns) FILTER (weeks_ago = 0) / count(*) FILTER (weeks_ago = 0) AS error_now
     FROM by_run
-    GROUP BY model, phase, batch, tokens, gpu_name
+    GROUP BY model, layout, phase, batch, tokens, gpu_name
 ),
 freedom AS (
     SELECT
@@ -81,7 +81,7 @@ bounds AS (
     FROM freedom
 )
 SELECT
-    model, phase, batch, tokens, gpu_name, runs_before, runs_now,
+    model, layout, phase, batch, tokens, gpu_name, runs_before, runs_now,
     exp(before) AS before_ns,
     exp(now) AS now_ns,
     exp(now - before) - 1 AS change,
@@ -94,4 +94,4 @@ SELECT
         ELSE 'no difference shown'
     END AS verdict
 FROM bounds
-ORDER BY change DESC, model, phase, batch, tokens, gpu_name;
+ORDER BY change DESC, model, layout, phase, batch, tokens, gpu_name;

@@ -62,7 +62,7 @@ class Recipe(Protocol):
     COMBINED: tuple[Table, ...]
 
     def combine(self, tables: Tables, files: pa.Table, settings: Any) -> dict[str, pa.Table]:
-        """The tables of COMBINED. PackError when the reports do not go together."""
+        """The tables of COMBINED, less what cannot be made here. PackError when the reports do not go together."""
 
     #: Whether the summary names what limits each report, so that the quality line need not.
     TELLS_FINDINGS: bool
@@ -189,7 +189,10 @@ def _put_together(
     by_name = Tables({table.name: partial(pieces, table, outcomes, spill) for table in recipe.TABLES})
     by_name[FILES.name] = files
     combined = recipe.combine(by_name, files, settings) if recipe.COMBINED else {}
-    made = {FILES: files, **{table: table.sorted(combined[table.name]) for table in recipe.COMBINED}}
+    made = {
+        FILES: files,
+        **{table: table.sorted(combined[table.name]) for table in recipe.COMBINED if table.name in combined},
+    }
     by_name.update({table.name: rows for table, rows in made.items()})
     return by_name, made
 
