@@ -164,19 +164,6 @@ class Dataset:
         paths = [file_of(table, run, key, version) for table in tables]
         return len(self.storage.existing(paths)) < len(paths)
 
-    def lost(self, entries: pa.Table) -> list[str | None]:
-        """The tables, comma-separated, that files are missing of, for each row of `reports` or `runs`; None for none.
-
-        Rows of packs that did not yet tell which files there are have lost none.
-        """
-        there = set(self.storage.names(""))
-        found = []
-        for run, key, version, tables in zip(*_named(entries), entries["tables"].to_pylist(), strict=True):
-            names = tables.split(",") if tables else []
-            lost = [name for name in names if file_of(name, run, key, version) not in there]
-            found.append(",".join(lost) or None)
-        return found
-
     def sweep(self, run: str, keys: set[str]) -> None:
         """Removes what does not count of these reports, and has lain there so long that nobody is writing it."""
         old = time.time() - _LEFT_BEHIND_S

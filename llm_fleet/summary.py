@@ -7,7 +7,7 @@ from collections import Counter
 
 import pyarrow as pa
 
-from llm_fleet.answers import SQL_FOLDER
+from llm_fleet.questions import QUESTIONS, SQL_FOLDER, sql_of
 from llm_fleet.settings import FleetSettings
 from llm_fleet.tables import PUBLISHED
 from recipes.base.terminal import plain
@@ -19,6 +19,8 @@ _WORTH = 0.02
 #: Robust standard deviations from which on a rank or host is called slow (Iglewicz and Hoaglin 1993).
 SLOW_Z = 3.5
 _SHOWN = 8
+#: The layout of devices that do not communicate, which goes without saying.
+ALONE = "no communication"
 _NO_DUCKDB = (
     "has no DuckDB, which works them out; pip install duckdb into it and run this again, or ask the dataset with any "
     f"DuckDB and the files in {SQL_FOLDER}"
@@ -109,7 +111,9 @@ def _regressed(tables: dict[str, pa.Table]) -> list[str]:
 def _named(row: dict) -> str:
     counts = [f" {name} {row[name]}" for name in ("batch", "tokens") if row.get(name) is not None]
     model = row["model"] or row.get("run_name")
-    return " ".join(str(part) for part in (model, f"{row['phase']}{''.join(counts)}", "on", row["gpu_name"]) if part)
+    layout = "" if row["layout"] == ALONE else f", {row['layout']}"
+    what = f"{row['phase']}{''.join(counts)}{layout}"
+    return " ".join(str(part) for part in (model, what, "on", row["gpu_name"]) if part)
 
 
 def _steps(tables: dict[str, pa.Table]) -> list[str]:
@@ -149,6 +153,6 @@ NOTEBOOK_ROWS = 2000
 def notebook_tables(tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
     """The answers, the longest cut, and the SQL behind them."""
     files = sorted(SQL_FOLDER.glob("*.sql"))
-    sql = pa.table({"question": [file.stem for file in files], "sql": [file.read_text() for file in files]})
-    own = {name: rows.slice(0, NOTEBOOK_ROWS) for name, rows in tables.items()}
-    return {**own, "sql": sql}
+    sql = pa.table({"question": [file.stem for file in files], "sql": [sql_of(file.stem) for file in files]})
+    none = {table.name: table.empty() for table in QUESTIONS}
+    return {name: rows.slice(0, NOTEBOOK_ROWS) for name, rows in {**none, **tables}.items()} | {"sql": sql}

@@ -49,6 +49,7 @@ REPORTS = Table(
     "one report; written last, so that its other rows count only when all are there",
     (
         *(in_dataset(FILES).columns),
+        Column("world_size", "int64", "ranks of the job, as the launcher told them; null if the report does not tell"),
         Column("model", "string", "the model, as --model or the tag `model` tells; null if neither does"),
         Column("tags", "string", "the run's tags as one JSON object"),
         Column("tables", "string", "the tables that it has a file of, comma-separated; null where that is not told"),

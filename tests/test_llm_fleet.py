@@ -20,15 +20,17 @@ import pytest
 
 from conftest import FIXTURES, ROOT, pack
 from fleet import TABLES, asked, committed, duckdb_on, fleet, put_by_hand
+from llm_fleet import answers as answering
 from llm_fleet import combined, recipe
-from llm_fleet.answers import SQL_FOLDER, answers
+from llm_fleet.answers import answers
 from llm_fleet.dataset import open_dataset
 from llm_fleet.parts import NAME, parts
 from llm_fleet.publish import utc
-from llm_fleet.questions import QUESTIONS
+from llm_fleet.questions import QUESTIONS, SQL_FOLDER
 from llm_fleet.settings import FleetSettings
 from llm_fleet.summary import SLOW_Z, summarise
 from llm_fleet.tables import ABOUT, EVENTS, PUBLISHED, dataset_tables
+from recipes.base.errors import PackError
 from recipes.base.pack import recipe_names
 from recipes.run import inputs
 from recipes.run.local import run_locally
@@ -346,6 +348,43 @@ def test_answers_are_those_of_the_files_by_hand_on_real_reports(question, real, 
     assert own or question.name in ("slow_hosts", "regressions")
 
 
+def test_answers_do_not_depend_on_who_reads_the_files(real, monkeypatch):
+    """DuckDB itself where it can, else Arrow, as from an object store."""
+    dataset = open_dataset(str(real / "ds"))
+    by_duckdb = answers(dataset)
+    monkeypatch.setattr(answering, "_read_here", lambda *_: False)
+    by_arrow = answers(dataset)
+    for table in QUESTIONS:
+        for one, other in zip(by_arrow[table.name].to_pylist(), by_duckdb[table.name].to_pylist(), strict=True):
+            alike(one, other)
+
+
+def test_damaged_file_of_the_dataset_is_one_line(tmp_path):
+    dataset = put_by_hand(str(tmp_path), "r", [{"report": "a", **steps([100])}])
+    (file,) = tmp_path.glob("table=steps/*/*.parquet")
+    file.write_bytes(b"PAR1 no parquet PAR1")
+    with pytest.raises(PackError, match="table steps cannot be read"):
+        answers(dataset)
+
+
+def test_without_duckdb_the_dataset_is_written_and_one_line_says_how_to_ask(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    options = ["--input", OLD / "broken_no_cuda.nsys-rep", "--run", "r", "--dataset", tmp_path / "ds"]
+    fleet(*options, "--output", tmp_path / "out")
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == "Run r: 1 report in the dataset (1 new)"
+    (line,) = [line for line in said if "DuckDB" in line]
+    assert line.startswith(f"no answers: {sys.executable} has no DuckDB") and "pip install duckdb" in line
+    assert str(SQL_FOLDER) in line
+    assert {file.stem for file in (tmp_path / "out").glob("*.parquet")} == {"files", "published"}
+    assert "no answers: " in run_notebook(tmp_path / "out" / "llm_fleet.ipynb", tmp_path, hidden=("duckdb",))
+    monkeypatch.undo()
+    # Later, with it.
+    fleet(*options, "--output", tmp_path / "again")
+    assert pq.read_table(tmp_path / "again" / "published.parquet")["change"].to_pylist() == ["unchanged"]
+    assert pq.read_table(tmp_path / "again" / "overview.parquet")["reports"].to_pylist() == [1]
+
+
 def both(folder: Path, question: str) -> list[dict]:
     """A question's answer, which is that of its SQL file by hand too."""
     ours = [plain(row) for row in answers(open_dataset(str(folder)))[question].to_pylist()]
@@ -375,7 +414,7 @@ def steps(
         "step_communication": [
             {"device": 0, "step": n, "calls": calls, "exposed_ns": waited} for n in range(len(made))
         ],
-        "captures": [{"world_size": ranks}],
+        "world_size": ranks,
     }
 
 
@@ -927,6 +966,7 @@ def run_notebook(notebook: Path, folder: Path, hidden: tuple[str, ...]) -> str:
     code = "\n".join(cell["source"] for cell in cells if cell["cell_type"] == "code")
     guard = (
         "import sys\n"
+        "display = print\n"
         "class Guard:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
         f"        if name.partition('.')[0] in {hidden!r}:\n"

@@ -10,6 +10,22 @@
 -- are its 95 % interval, by Welch's t with the degrees of freedom rounded down. With fewer than three runs on a side, or runs
 -- on a side that do not differ at all, there is no interval and no verdict. Of 20 lines one is expected beside its interval
 -- by chance alone.
+--
+-- A row: one model, phase and batch on one GPU, in the last two weeks
+--   model        string  the model; null where neither --model nor a tag tells
+--   layout       string  ranks of the job, where the device communicates; `no communication` otherwise
+--   phase        string  phase of the steps
+--   batch        int64   sequences in a step; null if the ranges do not tell
+--   tokens       int64   tokens of each of the steps, where these are compared by them; null otherwise
+--   gpu_name     string  the GPU
+--   runs_before  int64   runs of the week before the last seven days
+--   runs_now     int64   runs of the last seven days up to the newest capture
+--   before_ns    double  period then: geometric mean over runs
+--   now_ns       double  period now
+--   change       double  now over before less 1
+--   low          double  lower end of its 95 % interval; null where there is no verdict
+--   high         double  upper end
+--   verdict      string  slower, faster, no difference shown; or too few runs: fewer than three in a week, or all equal
 
 WITH quantiles(df, t) AS (
     VALUES

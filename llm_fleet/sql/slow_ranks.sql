@@ -12,6 +12,26 @@
 -- differ in tokens; steps of these that all have the same tokens are compared with others that have as many.
 -- z is robust: 0.6745 * (above - median) / MAD or, where MAD is 0, (above - median) / (1.2533 * mean absolute deviation);
 -- null for fewer than four devices, and where all are equal.
+--
+-- A row: one device of one report in one phase and batch
+--   run_name  string  the run
+--   report    string  the report
+--   host      string  its host
+--   rank      int64   its rank; null if unknown
+--   device    int64   its device
+--   gpu_name  string  the GPU
+--   gpu_uuid  string  its UUID; null where the report leaves that open
+--   model     string  the model; null where neither --model nor a tag tells
+--   layout    string  ranks of the job, where the device communicates; `no communication` otherwise
+--   phase     string  phase of the steps
+--   batch     int64   sequences in a step; null if the ranges do not tell
+--   tokens    int64   tokens of each of the steps, where these are compared by them; null otherwise
+--   steps     int64   steps that count; edges do not
+--   own_ns    double  median over steps of busy time less exposed communication
+--   run_ns    double  median of that over the run's devices of the same model, layout, phase, batch, GPU
+--   above     double  own over run less 1; null for a device that is alone in its run
+--   z         double  robust distance of above from the fleet's median; null for fewer than four devices, and where all are equal
+--   compared  int64   devices compared, in all runs that have several (in this one, without a model)
 
 WITH spread AS (
     SELECT

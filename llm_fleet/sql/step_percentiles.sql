@@ -3,6 +3,24 @@
 --
 -- Percentiles are of the steps themselves (a step on each of its devices once, edges left out), not of reports' percentiles;
 -- between two steps they are interpolated. floor_ratio_p50: median of duration over floor, of steps that have a floor.
+--
+-- A row: one model, phase and batch on one GPU
+--   model             string  the model; null where neither --model nor a tag tells
+--   run_name          string  the run, where no model is known; null otherwise
+--   layout            string  ranks of the job, where the device communicates; `no communication` otherwise
+--   phase             string  phase of the steps
+--   batch             int64   sequences in a step; null if the ranges do not tell
+--   gpu_name          string  the GPU
+--   runs              int64   runs
+--   reports           int64   reports in these
+--   steps             int64   steps on their devices; edges do not count
+--   periods           int64   steps that have a next one, so that they have a period
+--   period_p50_ns     double  median period of the steps
+--   period_p99_ns     double  its 99th percentile
+--   duration_p50_ns   double  median projected interval
+--   duration_p99_ns   double  its 99th percentile
+--   floor_ratio_p50   double  median of duration over floor; null without --model
+--   steps_with_floor  int64   steps that this is of
 
 WITH floors AS (
     SELECT run_name, report_key, device, phase, batch, floor_ns FROM of_reports('floor') WHERE floor_ns > 0

@@ -6,12 +6,12 @@
 -- same content one counts, the first by report_key; `every_report` has both.
 
 -- Columns that no file of an older dataset has are null.
-CREATE OR REPLACE TEMP VIEW every_report AS
+CREATE OR REPLACE TEMP TABLE every_report AS
 SELECT * FROM files_of('reports')
 UNION ALL BY NAME
-SELECT NULL::VARCHAR AS model, NULL::VARCHAR AS tags, NULL::VARCHAR AS tables WHERE false;
+SELECT NULL::VARCHAR AS model, NULL::VARCHAR AS tags, NULL::VARCHAR AS tables, NULL::BIGINT AS world_size WHERE false;
 
-CREATE OR REPLACE TEMP VIEW reports AS
+CREATE OR REPLACE TEMP TABLE reports AS
 SELECT * FROM every_report
 QUALIFY row_number() OVER (PARTITION BY run_name, version ORDER BY report_key) = 1;
 
@@ -37,7 +37,7 @@ ANTI JOIN files_there() USING (file)
 GROUP BY run_name, report_key;
 
 -- A run counts as long as its reports are those that it was worked out from, and its files are there.
-CREATE OR REPLACE TEMP VIEW runs AS
+CREATE OR REPLACE TEMP TABLE runs AS
 WITH told AS (
     SELECT * FROM files_of('runs') UNION ALL BY NAME SELECT NULL::VARCHAR AS tables WHERE false
 ),
@@ -65,11 +65,10 @@ SELECT
         ELSE coalesce(world_size || ' ranks', 'several ranks')
     END AS layout
 FROM of_reports('steps') AS steps
-JOIN (SELECT run_name, report_key, model FROM reports) USING (run_name, report_key)
+JOIN (SELECT run_name, report_key, model, world_size FROM reports) USING (run_name, report_key)
 LEFT JOIN (
     SELECT run_name, report_key, device, step, calls, exposed_ns FROM of_reports('step_communication')
 ) USING (run_name, report_key, device, step)
-LEFT JOIN (SELECT run_name, report_key, world_size FROM of_reports('captures')) USING (run_name, report_key)
 WHERE NOT edge AND device IS NOT NULL;
 
 -- Those of them that may be compared with others of the same model, layout, phase, batch and GPU. Prefill and mixed steps
