@@ -93,9 +93,9 @@ def _rows(dataset: Dataset) -> dict[str, pa.Table]:
 
 def _asked(database: Any) -> dict[Table, pa.Table]:
     """The answer to each question."""
+    # With several the last bits of a sum would depend on who was first.
+    database.execute("SET threads = 1")
     database.execute(_GIVEN + sql_of("views"))
     for name in ("steps_that_count", "steps_alike", "devices_alike"):
         database.execute(_KEPT.format(name))
-    # With several the last bits of a sum would depend on who was first.
-    database.execute("SET threads = 1")
     return {table: database.sql(sql_of(table.name)).to_arrow_table() for table in QUESTIONS}

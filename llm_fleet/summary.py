@@ -34,10 +34,7 @@ _UNNAMED = (
 def summarise(tables: dict[str, pa.Table], settings: FleetSettings) -> str:
     """What was added to which dataset, the place of the quality line, what stands out, and step times."""
     changes = Counter(tables[PUBLISHED.name]["change"].to_pylist())
-    added = (
-        ", ".join(f"{changes[what]} {what}" for what in ("new", "replaced", "repaired", "unchanged") if changes[what])
-        or "none"
-    )
+    added = ", ".join(f"{changes[what]} {what}" for what in _CHANGES if changes[what]) or "none"
     where = settings.shown or "beside the output, its name with -dataset"
     lines = [
         f"Run {plain(settings.run)}: {format_count(sum(changes.values()), 'report')} in the dataset ({added})",
@@ -52,17 +49,12 @@ def summarise(tables: dict[str, pa.Table], settings: FleetSettings) -> str:
         f"{format_count(len(runs), 'run')}"
     )
     lines += [
-        *_messages(runs, settings.run),
+        *(f"over all reports: {run['message']}" for run in runs if run["run_name"] == settings.run and run["message"]),
         *_doubtful(tables),
         *_slow(tables),
         *_regressed(tables),
     ]
     return "\n".join([*lines, *_steps(tables), *_families(tables, settings.run)])
-
-
-def _messages(runs: list[dict], run: str) -> list[str]:
-    """What could not be worked out over this run's reports."""
-    return [f"over all reports: {one['message']}" for one in runs if one["run_name"] == run and one["message"]]
 
 
 def _doubtful(tables: dict[str, pa.Table]) -> list[str]:
