@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
@@ -83,7 +82,7 @@ def run_version(versions: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A dataset somewhere. PackError when it cannot be reached, or was written by a newer pack."""
+    """A dataset somewhere. PackError when it cannot be reached, or is of another version."""
 
     storage: Storage
 
@@ -92,20 +91,16 @@ class Dataset:
         told = self.storage.read(MARKER)
         if told is not None:
             self._check(told)
-            self._begin_runs()
-            return
-        # Another process may be beginning it, or have done so meanwhile.
-        others = [path for path in self.storage.names("") if not is_unfinished(path)]
-        if others and self.storage.read(MARKER) is None:
-            raise PackError(
-                f"{self.storage.url}: holds files and is no dataset of llm_fleet ({MARKER} is missing); give --dataset "
-                "an empty or a new folder"
-            )
-        self.storage.write(MARKER, json.dumps({"dataset_version": DATASET_VERSION}).encode())
-        self._begin_runs()
-
-    def _begin_runs(self) -> None:
-        """A file without rows: readers find the table before the first run is complete."""
+        else:
+            # Another process may be beginning it, or have done so meanwhile.
+            others = [path for path in self.storage.names("") if not is_unfinished(path)]
+            if others and self.storage.read(MARKER) is None:
+                raise PackError(
+                    f"{self.storage.url}: holds files and is no dataset of llm_fleet ({MARKER} is missing); give "
+                    "--dataset an empty or a new folder"
+                )
+            self.storage.write(MARKER, json.dumps({"dataset_version": DATASET_VERSION}).encode())
+        # A file without rows: readers find the table before the first run is complete.
         if not self.storage.existing([_NO_RUNS]):
             self.storage.write(_NO_RUNS, encode(RUNS, RUNS.schema().empty_table()).to_pybytes())
 
@@ -114,10 +109,11 @@ class Dataset:
             version = int(json.loads(told)["dataset_version"])
         except (ValueError, KeyError, TypeError):
             raise PackError(f"{self.storage.url}: {MARKER} is damaged; give --dataset another folder") from None
-        if version > DATASET_VERSION:
+        if version != DATASET_VERSION:
+            older = "give --dataset a new folder and add the reports again, or use the pack that wrote it"
             raise PackError(
-                f"{self.storage.url}: the dataset has version {version}, this pack writes {DATASET_VERSION}; use the "
-                "pack that wrote it, or a newer one"
+                f"{self.storage.url}: the dataset has version {version}, this pack writes {DATASET_VERSION}; "
+                f"{older if version < DATASET_VERSION else 'use the pack that wrote it, or a newer one'}"
             )
 
     def version_of(self, run: str, key: str) -> str | None:
@@ -163,19 +159,6 @@ class Dataset:
         paths = [file_of(table, run, key, version) for table in tables]
         return len(self.storage.existing(paths)) < len(paths)
 
-    def lost(self, entries: pa.Table) -> list[str | None]:
-        """The tables, comma-separated, that files are missing of, for each row of `reports` or `runs`; None for none.
-
-        Rows of packs that did not yet tell which files there are have lost none.
-        """
-        there = set(self.storage.names(""))
-        found = []
-        for run, key, version, tables in zip(*_named(entries), entries["tables"].to_pylist(), strict=True):
-            names = tables.split(",") if tables else []
-            lost = [name for name in names if file_of(name, run, key, version) not in there]
-            found.append(",".join(lost) or None)
-        return found
-
     def sweep(self, run: str, keys: set[str]) -> None:
         """Removes what does not count of these reports, and has lain there so long that nobody is writing it."""
         old = time.time() - _LEFT_BEHIND_S
@@ -213,16 +196,9 @@ class Dataset:
         paths = [path for path in self.storage.names(folder) if path.endswith(".parquet") and not is_unfinished(path)]
         return self._read(table, paths, table.names)
 
-    def read(
-        self,
-        table: Table,
-        entries: pa.Table,
-        columns: Sequence[str] | None = None,
-        where: pc.Expression | None = None,
-    ) -> pa.Table:
+    def read(self, table: Table, entries: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows of a table (as `in_dataset` gives it) that belong to some rows of `reports` or `runs`."""
-        paths = self.files(table, entries)
-        return self._read(table, paths, table.names if columns is None else columns, where)
+        return self._read(table, self.files(table, entries), columns or table.names)
 
     def count(self, table: Table, entries: pa.Table) -> int:
         """How many rows `read` would give."""
@@ -233,13 +209,11 @@ class Dataset:
         """The files of a table that belong to some rows of `reports` or `runs`."""
         return self.storage.existing([file_of(table.name, *one) for one in zip(*_named(entries), strict=True)])
 
-    def _read(
-        self, table: Table, paths: list[str], columns: Sequence[str], where: pc.Expression | None = None
-    ) -> pa.Table:
+    def _read(self, table: Table, paths: list[str], columns: Sequence[str]) -> pa.Table:
         if not paths:
             return table.schema().empty_table().select(columns)
         try:
-            return self._open(table, paths).to_table(columns=list(columns), filter=where)
+            return self._open(table, paths).to_table(columns=list(columns))
         except (OSError, pa.ArrowException) as error:
             raise PackError(f"{self.storage.url}: table {table.name} cannot be read ({reason(error)})") from None
 

@@ -22,8 +22,8 @@ DATA = {}
 # %%
 # Names stay text, whatever they look like.
 TEXTS = dict.fromkeys(
-    ("run_name", "report", "report_key", "host", "model", "phase", "family", "gpu_name", "gpu_uuid", "day", "cause",
-     "tags", "message", "same_as", "question", "sql", "dataset", "captured", "first_captured", "last_captured",
+    ("run_name", "report", "report_key", "host", "model", "layout", "phase", "family", "gpu_name", "gpu_uuid", "day",
+     "cause", "tags", "message", "same_as", "question", "sql", "dataset", "captured", "first_captured", "last_captured",
      "version", "severity", "check", "remedy", "lost"),
     str,
 )  # fmt: skip
@@ -43,15 +43,13 @@ def escaped(frame):
 
 
 def group_of(frame):
-    """Model, phase, batch, tokens and GPU in one text."""
-    batch = frame["batch"].map(lambda batch: "" if pd.isna(batch) else f" batch {batch:.0f}")
-    if "tokens" in frame:
-        batch += frame["tokens"].map(lambda tokens: "" if pd.isna(tokens) else f" tokens {tokens:.0f}")
-    model = frame["model"].fillna("")
-    if "run_name" in frame:
-        # Where no model is known, runs are not compared.
-        model = model.where(model != "", frame["run_name"].fillna(""))
-    return (model + " " + frame["phase"] + batch + " · " + frame["gpu_name"].fillna("")).str.strip()
+    """Model, layout, phase, batch, tokens and GPU in one text."""
+    counts = frame["phase"].astype(str)
+    for name in frame.columns.intersection(["batch", "tokens"]):
+        counts += frame[name].map(lambda count, name=name: "" if pd.isna(count) else f" {name} {count:.0f}")
+    # Where no model is known, runs are not compared.
+    model = frame["model"].where(frame["model"] != "", frame.get("run_name", ""))
+    return (model + " " + counts + " · " + frame["layout"] + " · " + frame["gpu_name"]).str.strip()
 
 
 def rounded(frame):
@@ -67,6 +65,14 @@ def rounded(frame):
     return shown
 
 
+def show(*questions):
+    """The answers' tables, and the SQL behind them."""
+    for question in questions:
+        display(rounded(tables[question].head(40)))
+    for question in questions:
+        print(SQL[question])
+
+
 # %%
 SUMMARY = ""
 print(SUMMARY)
@@ -75,10 +81,7 @@ print(SUMMARY)
 # ## What the dataset holds
 
 # %%
-rounded(tables["overview"])
-
-# %%
-print(SQL["overview"])
+show("overview")
 
 # %% [markdown]
 # ## Kernel families by run and phase
@@ -92,33 +95,25 @@ for phase, frame in families.groupby("phase", sort=False):
     figure.update_layout(xaxis_tickformat=".0%", yaxis_title="", height=220 + 24 * frame["run_name"].nunique())
     figure.update_yaxes(type="category")
     figure.show()
-
-# %%
 print(SQL["family_shares"])
 
 # %% [markdown]
 # ## Slowest ranks and hosts
-# Own time is busy time less exposed communication. z is robust, and over the whole fleet: above 3.5, and if it is more
-# than a few per cent, look at the rank, its GPU and its host. Where all others are alike, little is much.
+# Own time is busy time less exposed communication, over the median of the run. z is robust, and over the whole fleet:
+# above 3.5, and if it is more than a few per cent, look at the rank, its GPU and its host. Where all others are alike,
+# little is much.
 
 # %%
-ranks = escaped(tables["slow_ranks"])
+ranks = escaped(tables["slow_ranks"].dropna(subset="above"))
 if len(ranks):
     ranks["what"] = group_of(ranks)
     figure = px.strip(
         ranks, x="above", y="what", color="host", hover_data=["run_name", "report", "rank", "gpu_uuid", "z"]
     )
-    figure.update_layout(xaxis_tickformat=".1%", xaxis_title="own time above the fleet's median", yaxis_title="",
+    figure.update_layout(xaxis_tickformat=".1%", xaxis_title="own time above the run's median", yaxis_title="",
                          height=220 + 40 * ranks["what"].nunique())  # fmt: skip
     figure.show()
-rounded(tables["slow_ranks"].head(40))
-
-# %%
-rounded(tables["slow_hosts"].head(40))
-
-# %%
-print(SQL["slow_ranks"])
-print(SQL["slow_hosts"])
+show("slow_ranks", "slow_hosts")
 
 # %% [markdown]
 # ## Step times, and how far they are from the floor
@@ -127,16 +122,13 @@ print(SQL["slow_hosts"])
 # %%
 steps = escaped(tables["step_percentiles"])
 if len(steps):
-    what = group_of(steps)
-    p50, p99 = steps["period_p50_ns"] / 1e6, steps["period_p99_ns"] / 1e6
     # Points: bars would have no foot on a scale that fits prefill and decode.
-    points = [go.Scatter(name=name, x=what, y=value, mode="markers") for name, value in (("p50", p50), ("p99", p99))]
-    figure = go.Figure(points, {"yaxis": {"title": "period, ms", "type": "log"}})
-    figure.show()
-rounded(tables["step_percentiles"])
-
-# %%
-print(SQL["step_percentiles"])
+    points = [
+        go.Scatter(name=name, x=group_of(steps), y=steps[f"period_{name}_ns"] / 1e6, mode="markers")
+        for name in ("p50", "p99")
+    ]
+    go.Figure(points, {"yaxis": {"title": "period, ms", "type": "log"}}).show()
+show("step_percentiles")
 
 # %% [markdown]
 # ## What the GPUs waited for, over time
@@ -150,23 +142,13 @@ if len(idle):
     figure.update_layout(yaxis_tickformat=".0%", yaxis_title="idle, share of the window", xaxis_title="")
     figure.update_xaxes(type="category")
     figure.show()
-rounded(tables["idle_causes"].head(40))
-
-# %%
-print(SQL["idle_causes"])
+show("idle_causes")
 
 # %% [markdown]
 # ## Captures that are not to be trusted
 
 # %%
-rounded(tables["doubtful_captures"])
-
-# %%
-rounded(tables["capture_findings"])
-
-# %%
-print(SQL["doubtful_captures"])
-print(SQL["capture_findings"])
+show("doubtful_captures", "capture_findings")
 
 # %% [markdown]
 # ## This week against last
@@ -183,10 +165,7 @@ if len(changes):
     figure = go.Figure(go.Scatter(x=changes["change"], y=group_of(changes), mode="markers", error_x=error))
     figure.update_layout(xaxis_tickformat="+.1%", xaxis_title="change of the period", height=220 + 30 * len(changes))
     figure.show()
-rounded(tables["regressions"])
-
-# %%
-print(SQL["regressions"])
+show("regressions")
 
 # %% [markdown]
 # ## Ask the dataset itself
@@ -209,7 +188,7 @@ else:
     quoted = DATASET.replace("'", "''")
     try:
         database.execute(f"SET VARIABLE dataset = '{quoted}'")
-        database.execute(SQL["views"])
+        database.execute(SQL["dataset"] + SQL["views"])
         answer = database.execute(QUESTION).df()
     except duckdb.Error as error:
         print(f"{DATASET} cannot be read: {error}")

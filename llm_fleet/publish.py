@@ -148,9 +148,10 @@ def _tables(tables: dict[str, pa.Table], file: dict[str, Any], settings: FleetSe
     rows = pa.table({"tag": pa.array(tags.keys(), pa.string()), "value": pa.array(tags.values(), pa.string())})
     types = {column.name: TYPES[column.type] for column in FILES.columns if column.name not in _ABOUT_NAMES}
     told = {name: pa.array([file[name]], kind) for name, kind in types.items()}
-    model = pa.array([settings.model or tags.get("model")], pa.string())
+    told["model"] = pa.array([settings.model or tags.get("model")], pa.string())
+    told["world_size"] = tables["captures"]["world_size"] if len(tables["captures"]) else pa.nulls(1, pa.int64())
     names = ",".join(table.name for table, _ in (*own, (TAGS, rows)))
-    report = pa.table({**told, "model": model, "tags": [json.dumps(tags, sort_keys=True)], "tables": [names]})
+    report = pa.table({**told, "tags": [json.dumps(tags, sort_keys=True)], "tables": [names]})
     return [*own, (TAGS, rows), (REPORTS, report)]
 
 

@@ -139,7 +139,7 @@ def analyse(capture: Capture, settings: FleetSettings) -> Analysis:
 
 
 def combine(tables: dict[str, pa.Table], files: pa.Table, settings: FleetSettings) -> Combined:
-    """The answers, from the whole dataset, after what this run's reports tell together has been added to it."""
+    """Adds what the reports of this run tell together; then the answers out of the whole dataset, where DuckDB is."""
     dataset = open_dataset(settings.dataset)
     dataset.begin()
     complete_run(dataset, tables[PUBLISHED.name], settings)

@@ -37,6 +37,11 @@ class Storage:
     root: str
     whole: bool
 
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a folder of this machine."""
+        return isinstance(self.files, pafs.LocalFileSystem)
+
     def place(self, path: str) -> str:
         """The path as the file system takes it."""
         return f"{self.root}/{path}" if path else self.root

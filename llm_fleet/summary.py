@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
-from pathlib import Path
 
 import pyarrow as pa
 
+from llm_fleet.questions import QUESTIONS, SQL_FOLDER, sql_of
 from llm_fleet.settings import FleetSettings
 from llm_fleet.tables import PUBLISHED
 from recipes.base.terminal import plain
@@ -19,39 +20,42 @@ _WORTH = 0.02
 #: Robust standard deviations from which on a rank or host is called slow (Iglewicz and Hoaglin 1993).
 SLOW_Z = 3.5
 _SHOWN = 8
+#: The layout of devices that do not communicate, which goes without saying.
+ALONE = "no communication"
+_NO_DUCKDB = (
+    "has no DuckDB, which works them out; pip install duckdb into it and run this again, or ask the dataset with any "
+    f"DuckDB and the files in {SQL_FOLDER}"
+)
 _CHANGES = ("new", "replaced", "repaired", "unchanged")
 _UNNAMED = (
     "runs without a model are compared within themselves only, and not week by week: give --model or --tag model=NAME"
 )
-#: The questions as SQL, and the views that they need.
-SQL_FOLDER = Path(__file__).parent / "sql"
 
 
 def summarise(tables: dict[str, pa.Table], settings: FleetSettings, told: Told) -> str:
     """What was added to which dataset, the place of the quality line, what stands out, and step times."""
     changes = Counter(tables[PUBLISHED.name]["change"].to_pylist())
-    added = (
-        ", ".join(f"{changes[what]} {what}" for what in ("new", "replaced", "repaired", "unchanged") if changes[what])
-        or "none"
-    )
-    runs = tables["overview"].to_pylist()
+    added = ", ".join(f"{changes[what]} {what}" for what in _CHANGES if changes[what]) or "none"
     where = settings.shown or "beside the output, its name with -dataset"
     lines = [
-        f"Run {plain(settings.run)}: {format_count(sum(changes.values()), 'report')} in the dataset ({added}), which "
-        f"now holds {format_count(sum(run['reports'] for run in runs), 'report')} of {format_count(len(runs), 'run')}",
+        f"Run {plain(settings.run)}: {format_count(sum(changes.values()), 'report')} in the dataset ({added})",
         "{quality}",
         f"dataset: {where}",
-        *_messages(runs, settings.run),
+    ]
+    if "overview" not in tables:
+        return "\n".join([*lines, f"no answers: {sys.executable} {_NO_DUCKDB}"])
+    runs = tables["overview"].to_pylist()
+    lines[0] += (
+        f", which now holds {format_count(sum(run['reports'] for run in runs), 'report')} of "
+        f"{format_count(len(runs), 'run')}"
+    )
+    lines += [
+        *(f"over all reports: {run['message']}" for run in runs if run["run_name"] == settings.run and run["message"]),
         *_doubtful(tables),
         *_slow(tables),
         *_regressed(tables),
     ]
     return "\n".join([*lines, *_steps(tables), *_families(tables, settings.run)])
-
-
-def _messages(runs: list[dict], run: str) -> list[str]:
-    """What could not be worked out over this run's reports."""
-    return [f"over all reports: {one['message']}" for one in runs if one["run_name"] == run and one["message"]]
 
 
 def _doubtful(tables: dict[str, pa.Table]) -> list[str]:
@@ -79,7 +83,7 @@ def _slow(tables: dict[str, pa.Table]) -> list[str]:
         told.append(
             f"slow: {format_count(len(ranks), 'line')} of slow_ranks, most of all {worst['report']} (run "
             f"{worst['run_name']}, host {worst['host']}): {format_share(worst['above'])} above the median of "
-            f"{format_count(worst['compared'], 'device')} alike"
+            f"its run, beside {format_count(worst['compared'], 'device')} alike"
         )
     if hosts:
         names = ", ".join(str(row["host"]) for row in hosts[:_SHOWN])
@@ -100,7 +104,9 @@ def _regressed(tables: dict[str, pa.Table]) -> list[str]:
 def _named(row: dict) -> str:
     counts = [f" {name} {row[name]}" for name in ("batch", "tokens") if row.get(name) is not None]
     model = row["model"] or row.get("run_name")
-    return " ".join(str(part) for part in (model, f"{row['phase']}{''.join(counts)}", "on", row["gpu_name"]) if part)
+    layout = "" if row["layout"] == ALONE else f", {row['layout']}"
+    what = f"{row['phase']}{''.join(counts)}{layout}"
+    return " ".join(str(part) for part in (model, what, "on", row["gpu_name"]) if part)
 
 
 def _steps(tables: dict[str, pa.Table]) -> list[str]:
@@ -140,6 +146,6 @@ NOTEBOOK_ROWS = 2000
 def notebook_tables(tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
     """The answers, the longest cut, and the SQL behind them."""
     files = sorted(SQL_FOLDER.glob("*.sql"))
-    sql = pa.table({"question": [file.stem for file in files], "sql": [file.read_text() for file in files]})
-    own = {name: rows.slice(0, NOTEBOOK_ROWS) for name, rows in tables.items()}
-    return {**own, "sql": sql}
+    sql = pa.table({"question": [file.stem for file in files], "sql": [sql_of(file.stem) for file in files]})
+    none = {table.name: table.empty() for table in QUESTIONS}
+    return {name: rows.slice(0, NOTEBOOK_ROWS) for name, rows in {**none, **tables}.items()} | {"sql": sql}

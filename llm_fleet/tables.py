@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from llm_fleet.parts import parts
 from recipes.base.tables import FILES, Column, Table
+from recipes.run.outputs import SCHEMA_VERSION
 
-#: Raised when a column or a file changes its meaning; new columns and tables need no new version.
-DATASET_VERSION = 1
+#: That of the recipes' tables: raised when a column or a file changes its meaning; new ones need no new version.
+DATASET_VERSION = int(SCHEMA_VERSION)
 
 ABOUT = (
     Column("run_name", "string", "the run, as text whatever a reader makes of the folder's name"),
@@ -48,6 +49,7 @@ REPORTS = Table(
     "one report; written last, so that its other rows count only when all are there",
     (
         *(in_dataset(FILES).columns),
+        Column("world_size", "int64", "ranks of the job, as the launcher told them; null if the report does not tell"),
         Column("model", "string", "the model, as --model or the tag `model` tells; null if neither does"),
         Column("tags", "string", "the run's tags as one JSON object"),
         Column("tables", "string", "the tables that it has a file of, comma-separated; null where that is not told"),

@@ -13,13 +13,13 @@ import pyarrow.compute as pc
 
 from llm_idle_gaps.gap_columns import GapColumns
 from llm_idle_gaps.stretches import Stretches, device_stretches
-from llm_idle_gaps.tables import BETWEEN_STEPS, GAPS, HISTOGRAM, IDLE, LARGEST_GAPS, STEP_IDLE, TIMELINE
+from llm_idle_gaps.tables import GAPS, HISTOGRAM, IDLE, LARGEST_GAPS, STEP_IDLE, TIMELINE
 from llm_idle_gaps.tally import EDGES_NS, LARGEST, Tally
 from llm_idle_gaps.timeline import median_step
 from recipes.base import intervals
 from recipes.base.memory import sums
 from recipes.base.tables import Table
-from recipes.capture.capture import ALL, Capture
+from recipes.capture.capture import ALL, OUTSIDE, Capture
 from recipes.events.gpu_work import GRAPH, KERNEL, GpuWork
 from recipes.events.idle import CAUSES, find_gaps, split_by_cause
 from recipes.events.launch_statistics import launch_statistics
@@ -127,7 +127,7 @@ def _steps(capture: Capture) -> _Steps:
     projection = capture.projection
     phase_of_entry = np.append(steps.phase[projection.step], len(steps.phases)).astype(np.int64)
     batches = [meaning.batch for meaning in steps.meanings]
-    phases = [*steps.phases, BETWEEN_STEPS if len(projection) else ALL]
+    phases = [*steps.phases, OUTSIDE if len(projection) else ALL]
     return _Steps(projection, phases, phase_of_entry, batches, capture.edge)
 
 

@@ -26,6 +26,7 @@ TEXTS = (
     "report",
     "path",
     "phase",
+    "place",
     "cause",
     "previous",
     "next",

@@ -13,10 +13,9 @@ import pyarrow as pa
 
 from llm_idle_gaps.analysis import Settings
 from llm_idle_gaps.device_steps import DeviceSteps, steps_of_devices
-from llm_idle_gaps.tables import BETWEEN_STEPS
 from recipes.base.text_table import shortened, text_table
 from recipes.base.units import format_count, format_ms, format_ns, format_share
-from recipes.capture.capture import ALL
+from recipes.capture.capture import ALL, OUTSIDE
 from recipes.events.idle import CAUSES
 from recipes.events.launch_state import UNKNOWN, WHOLE, launch_state
 from recipes.findings.finding import most_recoverable
@@ -63,7 +62,7 @@ def summarise(tables: Tables, settings: Settings, told: Told) -> str:
 def _looked_at(tables: Tables) -> pd.DataFrame:
     """The longest gaps, some of each device whatever --min-gap is, the longest first."""
     both = [tables["largest_gaps"].to_pandas(), _longest(tables.pieces("gaps"), _GAPS_LOOKED_AT)]
-    texts = dict.fromkeys(("report", "phase", "cause"), str)
+    texts = dict.fromkeys(("report", "phase", "place", "cause"), str)
     gaps = pd.concat([frame.astype({**texts, **dict.fromkeys(_CODED, object)}) for frame in both if len(frame)] or both)
     gaps = gaps.drop_duplicates(["report", "device", "start_ns"])
     return gaps.sort_values(["duration_ns", "report", "start_ns"], ascending=[False, True, True])
@@ -115,9 +114,9 @@ def _causes_of(idle: pd.DataFrame) -> list[str]:
 
 
 def _by_phase(idle: pd.DataFrame) -> pd.DataFrame:
-    """Sums over reports and devices: the whole window, the phases by their time, what is between them."""
+    """Sums over reports and devices: the whole window, the phases by their time, what is in no step."""
     sums = idle.drop(columns=["report", "rank", "device"]).groupby("phase").sum()
-    last = sums.index.map({ALL: 0, BETWEEN_STEPS: 2}.get).fillna(1)
+    last = sums.index.map({ALL: 0, OUTSIDE: 2}.get).fillna(1)
     return sums.assign(last=last).sort_values(["last", "window_ns"], ascending=[True, False]).drop(columns="last")
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from recipes.base.tables import REPORT_KEYS, Column, Table
+from recipes.capture.capture import OUTSIDE
 from recipes.events.idle import CAUSES
 
-#: The phase of what lies in no step: before the first, between them, after the last.
-BETWEEN_STEPS = "between_steps"
-_PHASE = Column(
-    "phase", "string", f"phase of the step; `all` is the whole window, `{BETWEEN_STEPS}` what is in no step"
-)
+_PHASE = Column("phase", "string", f"phase of the step; `all` is the whole window, `{OUTSIDE}` what is in no step")
+#: Where a gap lies beside the steps of its device.
+PLACES = ("in a step", "between steps", "before the first step", "after the last step")
+IN_STEP, BETWEEN, BEFORE, AFTER = PLACES
 _MEANINGS = {
     "profiler": "the profiler was at work",
     "graph": "between nodes of one graph launch",
@@ -52,7 +52,8 @@ GAPS = Table(
         Column("duration_ns", "int64", "its length"),
         Column("cause", "string", "the cause of its largest part", coded=True),
         Column("cause_ns", "int64", "that part"),
-        Column("phase", "string", f"phase of the step it lies in; `{BETWEEN_STEPS}` for none", coded=True),
+        Column("phase", "string", f"phase of the step it lies in; `{OUTSIDE}` for none", coded=True),
+        Column("place", "string", f"{', '.join(PLACES)}; null where the device has no steps", coded=True),
         Column("step", "int64", "number of that step; null for none"),
         Column("previous", "string", "name of the operation before", coded=True),
         Column("next", "string", "name of the operation after", coded=True),

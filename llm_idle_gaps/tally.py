@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from llm_idle_gaps.gap_columns import GapColumns
 from llm_idle_gaps.stretches import Stretches
+from llm_idle_gaps.tables import AFTER, BEFORE, BETWEEN, IN_STEP, PLACES
 from recipes.base.memory import sums
 from recipes.base.tables import coded
 from recipes.events.idle import CAUSES, Gaps, sum_inside
@@ -17,7 +18,7 @@ EDGES_NS = np.round(10 ** (2 + np.arange(25) / 3)).astype(np.int64)
 _BINS = len(EDGES_NS) + 1
 #: So many gaps of a device get a row, the longest, whatever the user's shortest gap is.
 LARGEST = 200
-_CAUSES = pa.array(CAUSES, pa.string())
+_CAUSES, _PLACES = pa.array(CAUSES, pa.string()), pa.array(PLACES, pa.string())
 
 
 class Tally:
@@ -75,16 +76,23 @@ class Tally:
         if len(chosen):
             some = Gaps(gaps.start_ns[chosen], gaps.end_ns[chosen], gaps.before[chosen], gaps.after[chosen])
             called = (split["sync"] + split["api"])[chosen] > 0
-            placed = self._places(entry[chosen], cause[chosen], parts[chosen])
+            placed = self._placed(some.start_ns, entry[chosen], cause[chosen], parts[chosen])
             times = {"start_ns": some.start_ns, "end_ns": some.end_ns, "duration_ns": duration_ns[chosen]}
             self.rows.append({**times, **placed, **gap_columns.columns(some, called, waiting[chosen])})
 
-    def _places(self, entry: np.ndarray, cause: np.ndarray, parts: np.ndarray) -> dict[str, pa.Array]:
-        """The columns of cause, phase and step."""
+    def _placed(
+        self, start_ns: np.ndarray, entry: np.ndarray, cause: np.ndarray, parts: np.ndarray
+    ) -> dict[str, pa.Array]:
+        """The columns of cause, phase, place and step."""
         step = np.append(self._step, 0)[entry]
+        place = np.full(len(entry), -1)
+        if len(self.entries):
+            where = [entry >= 0, start_ns < self._start_ns[0], start_ns >= self._over_ns[-1]]
+            place = np.select(where, [PLACES.index(one) for one in (IN_STEP, BEFORE, AFTER)], PLACES.index(BETWEEN))
         return {
             "cause": coded(cause, _CAUSES),
             "cause_ns": pa.array(parts[np.arange(len(cause)), cause]),
             "phase": coded(self._phase_of_entry[entry], self._phases),
+            "place": coded(place, _PLACES),
             "step": pa.array(step, pa.int64(), mask=entry < 0),
         }

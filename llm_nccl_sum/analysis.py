@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from llm_nccl_sum.tables import COMMUNICATION, OUTSIDE, STEP_COMMUNICATION
+from llm_nccl_sum.tables import COMMUNICATION, STEP_COMMUNICATION
 from recipes.base import intervals
 from recipes.base.memory import sums
 from recipes.base.tables import coded
-from recipes.capture.capture import Capture
+from recipes.capture.capture import OUTSIDE, Capture
 from recipes.collectives.kernel_names import kind_of
 from recipes.collectives.payloads import read_messages
 from recipes.collectives.places import places

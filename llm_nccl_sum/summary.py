@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 
 from llm_nccl_sum.analysis import Settings
 from llm_nccl_sum.combined import Together
-from llm_nccl_sum.tables import OUTSIDE
 from recipes.base.text_table import shortened, text_table
 from recipes.base.units import format_count, format_ms, format_ns, format_share
+from recipes.capture.capture import OUTSIDE
 from recipes.collectives.bandwidth import whole_message
 from recipes.collectives.matching import SPLIT, Collectives
 from recipes.collectives.participants import Participants

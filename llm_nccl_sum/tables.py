@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from recipes.base.tables import REPORT_KEYS, Column, Table
+from recipes.capture.capture import OUTSIDE
 
-OUTSIDE = "outside"
 _PHASE = Column("phase", "string", f"phase of the step; `{OUTSIDE}` for work in no step")
 _KIND = (
     Column("operation", "string", "all_reduce, all_gather, send_recv, dispatch ...; all_reduce_fused with a norm"),

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from llm_fleet.dataset import ALL_REPORTS, Dataset, open_dataset, run_version
-from llm_fleet.summary import SQL_FOLDER
+from llm_fleet.questions import sql_of
 from llm_fleet.tables import REPORTS, RUNS, dataset_tables
 from recipes.run.local import run_locally
 
@@ -64,7 +64,7 @@ def put_by_hand(
             "message": "",
             **own,
         }
-        names = ("families", "steps", "step_parts", "floor", "idle", "findings")
+        names = ("families", "steps", "step_communication", "floor", "idle", "findings")
         own.setdefault("tables", ",".join(names))
         rows = [(TABLES[name], _rows(TABLES[name], own, report.get(name, []))) for name in names]
         dataset.put(run, key, own["version"], [*rows, (REPORTS, _rows(REPORTS, own, [own]))])
@@ -86,12 +86,13 @@ def duckdb_on(folder: object) -> duckdb.DuckDBPyConnection:
     database = duckdb.connect()
     quoted = str(folder).replace("'", "''")
     database.execute(f"SET VARIABLE dataset = '{quoted}'")
-    database.execute((SQL_FOLDER / "views.sql").read_text())
+    for name in ("dataset", "views"):
+        database.execute(sql_of(name))
     return database
 
 
 def asked(database: Any, question: str) -> list[dict[str, Any]]:
     """The answer of a shipped SQL file, as rows."""
-    done = database.execute((SQL_FOLDER / f"{question}.sql").read_text())
+    done = database.execute(sql_of(question))
     names = [column[0] for column in done.description]
     return [dict(zip(names, row, strict=True)) for row in done.fetchall()]

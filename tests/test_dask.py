@@ -1,4 +1,4 @@
-"""Reports on a real Dask cluster: scheduler and workers as processes of their own that know nothing of the pack."""
+"""Reports on a real Dask cluster: scheduler and workers as processes of their own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from conftest import FIXTURES, ROOT, nsight, pack
+from recipes import __version__
+from recipes.base.errors import PackError
+from recipes.base.pack import recipe_names
+from recipes.run import dask_cluster, local, run
 from recipes.run.modes import dask_options
+from recipes.run.spill import Spill, spill_in
 
 pytestmark = pytest.mark.nsight
 
@@ -117,7 +122,7 @@ def expected(reports: Path, output: Path) -> tuple[dict[str, bytes], str]:
 @pytest.mark.parametrize("inside", [True, False], ids=["nsys", "pack"])
 def test_bare_workers_write_the_same_bytes(inside, scheduler, reports, nsys, tmp_path):
     wanted, said = expected(reports, tmp_path / "none")
-    # What Nsight sends to workers itself needs Nsight's own package there, ours nothing.
+    # What Nsight sends to workers itself needs Nsight's own package there.
     needed = {"PYTHONPATH": str(nsys.parent / "python" / "packages")} if inside else {}
     for _ in range(2):
         scheduler.start_worker(**needed)
@@ -132,8 +137,6 @@ def test_bare_workers_write_the_same_bytes(inside, scheduler, reports, nsys, tmp
     assert (done.stdout + done.stderr).count("WARNING: ") == 1
     assert outputs(tmp_path / "dask") == wanted
     assert said.strip() in done.stdout
-    # The cluster is left as it was.
-    wait_for(lambda: not list(scheduler.folder.rglob("nsys-llm-recipes-*")), "the pack stays on the workers")
 
 
 def test_paths_mean_what_they_mean_to_the_user(cluster, reports, tmp_path):
@@ -146,7 +149,7 @@ def test_paths_mean_what_they_mean_to_the_user(cluster, reports, tmp_path):
     assert "ssm" in pq.read_table(tmp_path / "out" / "families.parquet")["family"].to_pylist()
 
 
-def test_workers_that_die_lose_no_report_and_later_ones_get_the_pack(cluster, reports, tmp_path):
+def test_workers_that_die_lose_no_report_and_later_ones_take_over(cluster, reports, tmp_path):
     wanted, _ = expected(reports, tmp_path / "none")
     output = tmp_path / "dask"
     with subprocess.Popen(
@@ -178,9 +181,6 @@ def alive(process: psutil.Process) -> bool:
 
 
 def test_workers_without_the_folder_send_their_tables(cluster, reports, tmp_path, monkeypatch, capsys):
-    from recipes.run import local, run
-    from recipes.run.spill import Spill, spill_in
-
     wanted, _ = expected(reports, tmp_path / "none")
 
     @contextlib.contextmanager
@@ -210,30 +210,57 @@ def test_variables_are_the_arguments_of_the_client():
 
 
 def test_cluster_without_workers_ends_the_run(scheduler, monkeypatch):
-    import recipes.run.dask_cluster
-    from recipes.base.errors import PackError
-    from recipes.run.dask_cluster import connect, on_cluster
-
-    monkeypatch.setattr(recipes.run.dask_cluster, "_WORKER_S", 1)
+    monkeypatch.setattr(dask_cluster, "_WORKER_S", 1)
     without = pytest.raises(PackError, match="the cluster has had no worker for 1 s")
-    with connect({"scheduler_file": str(scheduler.address_file)}) as client, without:
-        list(on_cluster(client, lambda task, reason: None, ["task"]))
+    with dask_cluster.connect({"scheduler_file": str(scheduler.address_file)}) as client, without:
+        list(dask_cluster.on_cluster(client, lambda task, reason: None, ["task"]))
 
 
-def test_pack_that_goes_to_workers_is_the_pack_alone(tmp_path):
-    import io
-    import shutil
-    import zipfile
+@pytest.mark.parametrize(
+    ("pack", "version", "why"),
+    [("/nowhere", __version__, "No module named 'recipes'"), (str(ROOT), "9.9", f"is {__version__}, not 9.9")],
+)
+def test_worker_without_this_pack_says_what_to_do(pack, version, why, tmp_path):
+    with pytest.raises(ImportError) as error:
+        dask_cluster._caller(pack, version, str(tmp_path))(b"")
+    assert why in str(error.value)
+    assert (
+        f"have {pack} under the same path there, on a shared file system, or pip install nsys-llm-recipes=={version}"
+        in str(error.value)
+    )
 
-    from recipes.run.dask_cluster import packed
 
-    root = tmp_path / "pack"
-    for folder in ("recipes", *(name for name in os.listdir(ROOT) if name.startswith("llm_"))):
-        shutil.copytree(ROOT / folder, root / folder)
-    (root / "llm_fleet-1-dataset").mkdir()
-    (root / "llm_fleet-1-dataset" / "secret.parquet").write_text("rows")
-    # As files of Nix and conda are dated.
-    os.utime(root / "recipes/run/run.py", (0, 0))
-    names = zipfile.ZipFile(io.BytesIO(packed(root))).namelist()
-    assert "recipes/run/run.py" in names and "llm_fleet/recipe.py" in names
-    assert not [name for name in names if "secret" in name]
+def elsewhere(monkeypatch, cluster, reports, tmp_path):
+    """A run on workers that do not see the user's checkout."""
+    monkeypatch.setattr(dask_cluster, "ROOT", tmp_path / "checkout")
+    monkeypatch.setenv("NSYS_DASK_ADDRESS", cluster.address())
+    arguments = ["--mode", "dask-futures", "--csv", "--input", str(reports), "--output", str(tmp_path / "dask")]
+    return local.run_locally("llm_idle_gaps", arguments, "run")
+
+
+def test_workers_without_the_pack_end_the_run_in_one_line(cluster, reports, tmp_path, monkeypatch):
+    with pytest.raises(PackError, match=r"^the Dask worker on .* cannot run the pack: No module named"):
+        elsewhere(monkeypatch, cluster, reports, tmp_path)
+    assert not (tmp_path / "dask").exists()
+
+
+def test_workers_may_have_the_pack_installed(scheduler, reports, tmp_path, monkeypatch, capsys):
+    wanted, _ = expected(reports, tmp_path / "none")
+    wheel = tmp_path / "site" / "nsys_llm_recipes"
+    wheel.mkdir(parents=True)
+    (wheel / "__init__.py").touch()
+    for name in ("recipes", *recipe_names()):
+        (wheel / name).symlink_to(ROOT / name)
+    scheduler.start_worker(PYTHONPATH=str(wheel.parent))
+    assert elsewhere(monkeypatch, scheduler, reports, tmp_path) == 0
+    assert outputs(tmp_path / "dask") == wanted
+
+
+def test_cluster_of_this_machine_needs_nothing(reports, tmp_path):
+    """From any folder."""
+    wanted, said = expected(reports, tmp_path / "none")
+    done = pack("run", "llm_idle_gaps", "--mode", "dask-futures", "--csv", "--input", reports, "--output", "dask",
+                cwd=tmp_path, NSYS_DASK_N_WORKERS="2", NSYS_DASK_THREADS_PER_WORKER="1")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert outputs(tmp_path / "dask") == wanted
+    assert said.strip() in done.stdout

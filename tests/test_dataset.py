@@ -23,7 +23,6 @@ import pytest
 from conftest import FIXTURES, ROOT, nsight, pack
 from fleet import TABLES, committed, duckdb_on, fleet, put_by_hand, times, tree
 from llm_fleet import publish as publishing
-from llm_fleet.answers import Fleet
 from llm_fleet.dataset import ALL_REPORTS, MARKER, Dataset, open_dataset, run_version
 from llm_fleet.recipe import add_options, publish, settings
 from llm_fleet.settings import FleetSettings
@@ -292,9 +291,6 @@ def test_lost_files_are_told_and_written_again(job, tmp_path):
     for pattern in ("table=steps/*/rank0-*", "table=tags/*/rank0-*", "table=ranks/*/all-reports.*"):
         (file,) = (tmp_path / "ds").glob(pattern.replace("/rank0", "/job-rank0"))
         file.unlink()
-    dataset = open_dataset(str(tmp_path / "ds"))
-    assert dataset.lost(dataset.reports()) == ["steps,tags", None]
-    assert dataset.lost(dataset.runs()) == ["ranks"]
     fleet("--input", OLD / "layers.nsys-rep", "--dataset", tmp_path / "ds", "--run", "o", "--output", tmp_path / "out2")
     told = pq.read_table(tmp_path / "out2" / "doubtful_captures.parquet").to_pylist()
     assert [row["lost"] for row in told if row["report"] == "job/rank0"] == ["steps,tags"]
@@ -402,7 +398,6 @@ def test_tables_over_a_run_do_not_count_after_a_report_has_changed(tmp_path):
     dataset.put("r", "a-key", "v2", [(TABLES["reports"], row)])
     assert dataset.runs()["version"].to_pylist() == told
     assert run_version(dataset.reports("r")["version"].to_pylist()) != told[0]
-    assert Fleet(dataset).runs.empty
     assert duckdb_on(tmp_path).execute("SELECT count(*) FROM runs").fetchall() == [(0,)]
 
 
@@ -469,9 +464,20 @@ def test_full_disk_is_one_line_and_readers_see_nothing_half(tmp_path):
 
 def test_dataset_of_a_newer_pack_is_refused(tmp_path):
     (tmp_path / "ds").mkdir()
-    (tmp_path / "ds" / MARKER).write_text(json.dumps({"dataset_version": 2}))
+    (tmp_path / "ds" / MARKER).write_text(json.dumps({"dataset_version": 3}))
     done = pack("run", "llm_fleet", "--input", RANKS[0], "--output", tmp_path / "out", "--dataset", tmp_path / "ds")
-    one_error(done, "the dataset has version 2, this pack writes 1")
+    one_error(done, "the dataset has version 3, this pack writes 2; use the pack that wrote it, or a newer one")
+
+
+def test_dataset_of_version_1_is_refused_and_left_alone(tmp_path):
+    """The one in tests/data was written by the first version."""
+    shutil.copytree(ROOT / "tests" / "data" / "dataset_1", tmp_path / "ds")
+    before = tree(tmp_path / "ds")
+    done = pack("run", "llm_fleet", "--input", RANKS[0], "--output", tmp_path / "out", "--dataset", tmp_path / "ds")
+    one_error(
+        done, "the dataset has version 1, this pack writes 2; give --dataset a new folder and add the reports again"
+    )
+    assert tree(tmp_path / "ds") == before
 
 
 @pytest.mark.parametrize("content", [None, "{", "[]", '{"dataset_version": null}'])
@@ -561,29 +567,6 @@ def test_secrets_of_a_url_are_never_shown():
     assert "secret" not in str(error.value)
 
 
-def test_old_data_stays_readable(tmp_path):
-    """The dataset in tests/data was written by the first version, and is never written again."""
-    old = ROOT / "tests" / "data" / "dataset_1"
-    shutil.copytree(old, tmp_path / "ds")
-    before = tree(tmp_path / "ds")
-    fleet("--input", *RANKS, "--run", "new", "--output", tmp_path / "out", "--dataset", tmp_path / "ds")
-    now = tree(tmp_path / "ds")
-    assert {name: now[name] for name in before} == before
-    dataset = open_dataset(str(tmp_path / "ds"))
-    assert dataset.reports()["run_name"].to_pylist() == ["new", "new", "old"]
-    overview = pq.read_table(tmp_path / "out" / "overview.parquet").to_pylist()
-    assert [(row["run_name"], row["reports"], row["message"]) for row in overview] == [("new", 2, ""), ("old", 1, "")]
-    for name in sorted(path.name.removeprefix("table=") for path in old.glob("table=*")):
-        if name in TABLES and name not in ("runs", "ranks", "collectives"):
-            rows = dataset.read(TABLES[name], dataset.reports("old"))
-            (file,) = [path for path in old.glob(f"table={name}/*/*.parquet") if ALL_REPORTS not in path.name]
-            first = pq.ParquetFile(file).read()
-            common = [column for column in first.column_names if column in rows.column_names]
-            # No column has gone, and none has another meaning or type.
-            assert common == first.column_names, name
-            assert rows.select(common).equals(first), name
-
-
 def test_column_that_an_older_file_lacks_is_null(tmp_path):
     dataset = put_by_hand(str(tmp_path), "r", [{"report": "a", "model": "m"}])
     (file,) = tmp_path.glob("table=reports/*/*.parquet")
@@ -616,7 +599,7 @@ def test_dataset_that_another_process_is_beginning_is_one(tmp_path):
     """Its marker is not complete yet."""
     (tmp_path / f".{MARKER}.123-abc.part").write_text("{")
     open_dataset(str(tmp_path)).begin()
-    assert json.loads((tmp_path / MARKER).read_text()) == {"dataset_version": 1}
+    assert json.loads((tmp_path / MARKER).read_text()) == {"dataset_version": 2}
 
 
 def test_questions_can_be_asked_before_the_first_run_is_complete(tmp_path):

@@ -20,15 +20,17 @@ import pytest
 
 from conftest import FIXTURES, ROOT, pack
 from fleet import TABLES, asked, committed, duckdb_on, fleet, put_by_hand
+from llm_fleet import answers as answering
 from llm_fleet import combined, recipe
-from llm_fleet.answers import Fleet, answers
-from llm_fleet.dataset import Dataset, open_dataset
+from llm_fleet.answers import answers
+from llm_fleet.dataset import open_dataset
 from llm_fleet.parts import NAME, parts
 from llm_fleet.publish import utc
-from llm_fleet.questions import QUESTIONS
+from llm_fleet.questions import QUESTIONS, SQL_FOLDER
 from llm_fleet.settings import FleetSettings
-from llm_fleet.summary import SQL_FOLDER, summarise
+from llm_fleet.summary import SLOW_Z, summarise
 from llm_fleet.tables import ABOUT, EVENTS, PUBLISHED, dataset_tables
+from recipes.base.errors import PackError
 from recipes.base.pack import recipe_names
 from recipes.run import inputs
 from recipes.run.local import run_locally
@@ -152,7 +154,7 @@ def test_rows_tell_what_they_are_of(real):
         assert row["host"] == "vm"
         assert row["nsys_version"] == "2023.4.4.54"
         assert row["schema_version"] == "3.7.2"
-        assert row["dataset_version"] == 1
+        assert row["dataset_version"] == 2
         assert row["device"] is None or row["gpu_name"] == "NVIDIA H200"
         assert re.fullmatch(r"2026-11-\d\dT\d\d:\d\d:\d\dZ", row["captured"])
         assert utc(row["captured_ns"]) == row["captured"]
@@ -320,7 +322,10 @@ def test_hive_columns_can_be_filtered_by(real):
 
 
 def test_every_question_has_its_sql():
-    assert {file.stem for file in SQL_FOLDER.glob("*.sql")} == {table.name for table in QUESTIONS} | {"views"}
+    assert {file.stem for file in SQL_FOLDER.glob("*.sql")} == {table.name for table in QUESTIONS} | {
+        "dataset",
+        "views",
+    }
 
 
 def plain(row: dict) -> dict:
@@ -335,7 +340,7 @@ def alike(one: dict, other: dict) -> None:
 
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda table: table.name)
-def test_sql_and_pandas_answer_the_same_on_real_reports(question, real, database):
+def test_answers_are_those_of_the_files_by_hand_on_real_reports(question, real, database):
     from_sql = asked(database, question.name)
     own = [plain(row) for row in pq.read_table(real / "out" / f"{question.name}.parquet").to_pylist()]
     assert [list(row) for row in from_sql] == [question.names] * len(from_sql)
@@ -346,8 +351,45 @@ def test_sql_and_pandas_answer_the_same_on_real_reports(question, real, database
     assert own or question.name in ("slow_hosts", "regressions")
 
 
+def test_answers_do_not_depend_on_who_reads_the_files(real, monkeypatch):
+    """DuckDB itself where it can, else Arrow, as from an object store."""
+    dataset = open_dataset(str(real / "ds"))
+    by_duckdb = answers(dataset)
+    monkeypatch.setattr(answering, "_read_here", lambda *_: False)
+    by_arrow = answers(dataset)
+    for table in QUESTIONS:
+        for one, other in zip(by_arrow[table.name].to_pylist(), by_duckdb[table.name].to_pylist(), strict=True):
+            alike(one, other)
+
+
+def test_damaged_file_of_the_dataset_is_one_line(tmp_path):
+    dataset = put_by_hand(str(tmp_path), "r", [{"report": "a", **steps([100])}])
+    (file,) = tmp_path.glob("table=steps/*/*.parquet")
+    file.write_bytes(b"PAR1 no parquet PAR1")
+    with pytest.raises(PackError, match="table steps cannot be read"):
+        answers(dataset)
+
+
+def test_without_duckdb_the_dataset_is_written_and_one_line_says_how_to_ask(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    options = ["--input", OLD / "broken_no_cuda.nsys-rep", "--run", "r", "--dataset", tmp_path / "ds"]
+    fleet(*options, "--output", tmp_path / "out")
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == "Run r: 1 report in the dataset (1 new)"
+    (line,) = [line for line in said if "DuckDB" in line]
+    assert line.startswith(f"no answers: {sys.executable} has no DuckDB") and "pip install duckdb" in line
+    assert str(SQL_FOLDER) in line
+    assert {file.stem for file in (tmp_path / "out").glob("*.parquet")} == {"files", "published"}
+    assert "no answers: " in run_notebook(tmp_path / "out" / "llm_fleet.ipynb", tmp_path, hidden=("duckdb",))
+    monkeypatch.undo()
+    # Later, with it.
+    fleet(*options, "--output", tmp_path / "again")
+    assert pq.read_table(tmp_path / "again" / "published.parquet")["change"].to_pylist() == ["unchanged"]
+    assert pq.read_table(tmp_path / "again" / "overview.parquet")["reports"].to_pylist() == [1]
+
+
 def both(folder: Path, question: str) -> list[dict]:
-    """A question's answer, which SQL and pandas give alike."""
+    """A question's answer, which is that of its SQL file by hand too."""
     ours = [plain(row) for row in answers(open_dataset(str(folder)))[question].to_pylist()]
     theirs = asked(duckdb_on(folder), question)
     assert [list(row) for row in theirs] == [list(row) for row in ours]
@@ -360,8 +402,11 @@ DAY_NS = 86400 * 10**9
 MONDAY_NS = 1_796_000_000 * 10**9
 
 
-def steps(busy: list[int], *, period: int = 100, waited: int = 0, **more) -> dict:
-    """The tables of a report with one device: steps of such busy times, the first one an edge; waiting in each."""
+def steps(
+    busy: list[int], *, period: int = 100, waited: int = 0, calls: int = 0, ranks: int | None = None, **more
+) -> dict:
+    """The tables of a report with one device: steps of such busy times, the first one an edge; waiting and calls in
+    each, of a job of so many ranks."""
     row = {"device": 0, "gpu_name": "G", "phase": "decode", "batch": 16, **more}
     made = [
         {**row, "step": n, "busy_ns": ns + waited, "duration_ns": ns + waited, "period_ns": period, "edge": n == 0}
@@ -369,31 +414,89 @@ def steps(busy: list[int], *, period: int = 100, waited: int = 0, **more) -> dic
     ]
     return {
         "steps": made,
-        "step_parts": [{"device": 0, "step": n, "part": "communication", "time_ns": waited} for n in range(len(made))],
+        "step_communication": [
+            {"device": 0, "step": n, "calls": calls, "exposed_ns": waited} for n in range(len(made))
+        ],
+        "world_size": ranks,
     }
 
 
-def test_slow_rank_is_slow_over_the_fleet_not_only_in_its_run(tmp_path):
-    """Own medians 100, 101, 102, 103 and 200 in another run: median 102, distances 2, 1, 0, 1, 98, their median 1, so
-    z is 0.6745 * 98 = 66.101. What a rank waits for others does not count: rank 3 waits for 1000 and is not slow."""
-    own = [[90, 100, 110], [101], [102], [103]]
+def test_slow_rank_takes_longer_for_its_own_work(tmp_path):
+    """Own medians 100, 101, 102, 103 and 200: median 102, so above is -2, -1, 0, 1 and 98 of 102, whose distances from
+    their median 0 have the median 1 of 102: z is 0.6745 * 98 = 66.101. What a rank waits for others does not count:
+    rank 3 waits for 1000 and is not slow."""
+    own = [[90, 100, 110], [101], [102], [103], [200, 200]]
     put_by_hand(str(tmp_path), "a", [
-        {"report": f"r{n}", "rank": n, "host": f"h{n}", "model": "m", **steps(busy, waited=1000 if n == 3 else 0)}
-        for n, busy in enumerate(own)
+        {"report": f"r{n}", "rank": n, "host": f"h{n}", "model": "m",
+         **steps(busy, waited=1000 if n == 3 else 0, calls=4)} for n, busy in enumerate(own)
     ])  # fmt: skip
-    put_by_hand(str(tmp_path), "b", [{"report": "slow", "host": "h9", "model": "m", **steps([200, 200])}])
     found = both(tmp_path, "slow_ranks")
-    assert [row["report"] for row in found] == ["slow", "r3", "r2", "r1", "r0"]
+    assert [row["report"] for row in found] == ["r4", "r3", "r2", "r1", "r0"]
     assert found[0]["z"] == pytest.approx(66.101)
-    assert found[0]["above"] == pytest.approx(200 / 102 - 1)
-    assert (found[0]["fleet_ns"], found[0]["compared"], found[0]["steps"]) == (102, 5, 2)
+    assert found[0]["above"] == pytest.approx(98 / 102)
+    assert (found[0]["run_ns"], found[0]["compared"], found[0]["steps"]) == (102, 5, 2)
     assert found[4]["z"] == pytest.approx(-0.6745 * 2)
     assert found[1]["own_ns"] == 103
     hosts = both(tmp_path, "slow_hosts")
-    # above: 98/102, 1/102, 0, -1/102, -2/102; median 0, distances' median 1/102, so z is 0.6745 * 98.
     assert [(row["host"], round(row["z"], 4)) for row in hosts] == [
-        ("h9", 66.101), ("h3", 0.6745), ("h2", 0.0), ("h1", -0.6745), ("h0", -1.349),
+        ("h4", 66.101), ("h3", 0.6745), ("h2", 0.0), ("h1", -0.6745), ("h0", -1.349),
     ]  # fmt: skip
+
+
+def fleet_of_runs(folder: Path, own: list[int], slower: list[float]) -> None:
+    """A run for each factor, with a rank on each host of such own times."""
+    for run, factor in enumerate(slower):
+        put_by_hand(str(folder), f"run{run}", [
+            {"report": f"r{n}", "rank": n, "host": f"h{n}", "model": "m", **steps([round(ns * factor)])}
+            for n, ns in enumerate(own)
+        ])  # fmt: skip
+
+
+def test_run_that_is_slow_as_a_whole_names_nobody(tmp_path):
+    """Own 10000, 10100, 10200, 10300 in each of eight runs, the newest 8 % slower: above is -150, -50, 50, 150 of
+    10150 in all of them, the median distance 100 of 10150, so no z is beyond 0.6745 * 1.5 = 1.012."""
+    fleet_of_runs(tmp_path, [10000, 10100, 10200, 10300], [1] * 7 + [1.08])
+    found = both(tmp_path, "slow_ranks")
+    assert {row["compared"] for row in found} == {32}
+    assert max(row["z"] for row in found) == pytest.approx(1.01175)
+    assert max(row["z"] for row in both(tmp_path, "slow_hosts")) == pytest.approx(1.01175)
+
+
+def test_node_that_is_slow_in_all_runs_is_named_whatever_the_runs_take(tmp_path):
+    """Own 9900, 10000, 10000, 10100 and 11500 in eight runs, those of the second week 8 % slower: above is -1, 0, 0, 1
+    and 15 %, the median distance 1 %, so the node's z is 0.6745 * 15 in each run, and that of its host too."""
+    fleet_of_runs(tmp_path, [9900, 10000, 10000, 10100, 11500], [1] * 4 + [1.08] * 4)
+    named = [row for row in both(tmp_path, "slow_ranks") if row["z"] > SLOW_Z]
+    assert sorted((row["run_name"], row["host"]) for row in named) == [(f"run{n}", "h4") for n in range(8)]
+    assert [row["z"] for row in named] == pytest.approx([10.1175] * 8)
+    assert [row["above"] for row in named] == pytest.approx([0.15] * 8)
+    hosts = both(tmp_path, "slow_hosts")
+    assert (hosts[0]["host"], hosts[0]["z"], hosts[0]["devices"]) == ("h4", pytest.approx(10.1175), 8)
+    assert max(row["z"] for row in hosts[1:]) == pytest.approx(0.6745)
+
+
+def test_layouts_are_not_compared(tmp_path):
+    """One model alone on a GPU, on two and on four ranks, in one run and under one name."""
+    kinds = {"no communication": (100, {}), "2 ranks": (60, {"ranks": 2, "calls": 64}),
+             "4 ranks": (40, {"ranks": 4, "calls": 64}), "several ranks": (20, {"calls": 64})}  # fmt: skip
+    put_by_hand(str(tmp_path), "a", [
+        {"report": f"{layout}{n}", "model": "m", **steps([own + n], **told)}
+        for layout, (own, told) in kinds.items() for n in range(4)
+    ])  # fmt: skip
+    found = both(tmp_path, "slow_ranks")
+    assert {(row["layout"], row["run_ns"], row["compared"]) for row in found} == {
+        (layout, own + 1.5, 4) for layout, (own, _) in kinds.items()
+    }
+    assert {row["layout"] for row in both(tmp_path, "step_percentiles")} == set(kinds)
+
+
+def test_device_that_is_alone_in_its_run_is_compared_with_nobody(tmp_path):
+    """It or its run may be slow."""
+    fleet_of_runs(tmp_path, [100, 101, 102, 103], [1])
+    put_by_hand(str(tmp_path), "b", [{"report": "alone", "host": "h9", "model": "m", **steps([200])}])
+    (found,) = [row for row in both(tmp_path, "slow_ranks") if row["run_name"] == "b"]
+    assert (found["own_ns"], found["above"], found["z"]) == (200, None, None)
+    assert "h9" not in {row["host"] for row in both(tmp_path, "slow_hosts")}
 
 
 def test_three_devices_are_too_few_for_a_z(tmp_path):
@@ -421,7 +524,7 @@ def test_without_a_model_only_one_run_is_compared(tmp_path):
         reports = [{"report": f"r{n}", "host": f"h{n}", **steps([own + n], period=own)} for n in range(4)]
         put_by_hand(str(tmp_path), run, reports)
     found = both(tmp_path, "slow_ranks")
-    assert {(row["run_name"], row["fleet_ns"], row["compared"]) for row in found} == {
+    assert {(row["run_name"], row["run_ns"], row["compared"]) for row in found} == {
         ("small", 101.5, 4), ("large", 301.5, 4),
     }  # fmt: skip
     found = both(tmp_path, "step_percentiles")
@@ -433,7 +536,7 @@ def test_without_a_model_only_one_run_is_compared(tmp_path):
 def test_run_named_like_a_model_is_another_group(tmp_path):
     for run, model in (("m", None), ("x", "m")):
         put_by_hand(str(tmp_path), run, [{"report": "r", "model": model, **steps([100])}])
-    assert [row["compared"] for row in both(tmp_path, "slow_ranks")] == [1, 1]
+    assert [row["compared"] for row in both(tmp_path, "slow_ranks")] == [0, 0]
     assert len(both(tmp_path, "step_percentiles")) == 2
 
 
@@ -441,9 +544,9 @@ def test_run_named_like_a_model_is_another_group(tmp_path):
     ("phase", "batch", "tokens", "wanted"),
     [
         ("prefill", 1, [[8, 8], [8, 8], [9, 9], [8, 9], [None] * 2, [8, None]],
-         {("r0", 8, 2), ("r1", 8, 2), ("r2", 9, 1)}),
-        ("mixed", 1, [[8, 8], [8, 9], [None, None]], {("r0", 8, 1)}),
-        ("step", None, [[8, 8], [8, 9], [None, None], [None, None]], {("r0", 8, 1), ("r2", None, 2), ("r3", None, 2)}),
+         {("r0", 8, 2), ("r1", 8, 2), ("r2", 9, 0)}),
+        ("mixed", 1, [[8, 8], [8, 9], [None, None]], {("r0", 8, 0)}),
+        ("step", None, [[8, 8], [8, 9], [None, None], [None, None]], {("r0", 8, 0), ("r2", None, 2), ("r3", None, 2)}),
         ("decode", 4, [[8, 9], [4, None]], {("r0", None, 2), ("r1", None, 2)}),
     ],
 )  # fmt: skip
@@ -515,23 +618,6 @@ def test_same_content_twice_in_a_run_counts_once(tmp_path):
     assert [(row["report"], row["same_as"]) for row in found] == [("a/x/r", "x/r"), ("x/r", "a/x/r")]
 
 
-def test_step_parts_are_read_no_further_than_needed(tmp_path, monkeypatch):
-    made = steps([100, 100], waited=5)
-    made["step_parts"] += [{"device": 0, "step": 1, "part": f"p{n}", "time_ns": 1} for n in range(20)]
-    dataset, sizes = put_by_hand(str(tmp_path), "a", [{"report": "r", "model": "m", **made}]), []
-    read = Dataset._read
-
-    def counting(self, table, *rest):
-        rows = read(self, table, *rest)
-        if table.name == "step_parts":
-            sizes.append(len(rows))
-        return rows
-
-    monkeypatch.setattr(Dataset, "_read", counting)
-    answers(dataset)
-    assert sizes == [3]
-
-
 def test_tags_that_differ_in_a_run_are_various(tmp_path):
     put_by_hand(str(tmp_path), "a", [{"report": "r", "tags": '{"x": "1"}'}, {"report": "s", "tags": '{"x": "2"}'}])
     put_by_hand(str(tmp_path), "b", [{"report": "r", "tags": "{}"}, {"report": "s"}])
@@ -557,10 +643,11 @@ def test_missing_files_are_told(tmp_path):
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda table: table.name)
 def test_old_files_have_an_answer(question, tmp_path):
     """Without the columns that came later."""
-    shutil.copytree(ROOT / "tests" / "data" / "dataset_1", tmp_path / "ds")
-    # One report, of one host and week.
-    nothing = ("slow_hosts", "regressions", "capture_findings")
-    assert bool(both(tmp_path / "ds", question.name)) == (question.name not in nothing)
+    put_by_hand(str(tmp_path), "a", [{"report": "r", "quality": "warn", **steps([100])}])
+    for file in tmp_path.glob("table=reports/*/*.parquet"):
+        pq.write_table(pq.ParquetFile(file).read().drop_columns(["model", "tags", "tables"]), file)
+    told = ("overview", "slow_ranks", "step_percentiles", "doubtful_captures")
+    assert bool(both(tmp_path, question.name)) == (question.name in told)
 
 
 def test_path_of_a_dataset_is_no_pattern(tmp_path):
@@ -580,7 +667,7 @@ def test_only_alike_is_compared(tmp_path):
     put_by_hand(str(tmp_path), "a", reports)
     found = both(tmp_path, "slow_ranks")
     assert {row["compared"] for row in found} == {4}
-    assert {row["fleet_ns"] for row in found} == {101.5, 201.5, 301.5, 401.5}
+    assert {row["run_ns"] for row in found} == {101.5, 201.5, 301.5, 401.5}
 
 
 def test_percentiles_are_those_of_steps(tmp_path):
@@ -778,7 +865,7 @@ def test_clock_that_is_ahead_hides_nothing(tmp_path):
     before = both(tmp_path, "regressions")
     ahead = time.time_ns() + 2 * DAY_NS
     put_by_hand(str(tmp_path), "ahead", [{"report": "f", "model": "m", "captured_ns": ahead, **steps([10], period=5)}])
-    assert both(tmp_path, "regressions") == before
+    alike(both(tmp_path, "regressions")[0], before[0])
     assert [(row["report"], row["future"]) for row in both(tmp_path, "doubtful_captures")] == [("f", True)]
 
 
@@ -788,7 +875,7 @@ def test_copies_are_no_more_runs(tmp_path):
     before = both(tmp_path, "regressions")
     copy = {"report": "r", "model": "m", "captured_ns": MONDAY_NS, "version": "v-n1-r0-key", **steps([10], period=100)}
     put_by_hand(str(tmp_path), "n9", [copy])
-    assert both(tmp_path, "regressions") == before
+    alike(both(tmp_path, "regressions")[0], before[0])
 
 
 def test_runs_without_a_model_are_not_compared_by_week(tmp_path):
@@ -812,7 +899,6 @@ def test_rows_that_do_not_count_are_in_no_answer(tmp_path):
     other = rows.set_column(rows.column_names.index("version"), "version", pa.array(["old"] * len(rows)))
     dataset.put("a", "r-key", "old", [(TABLES["steps"], other)])
     assert [row["steps"] for row in both(tmp_path, "slow_ranks")] == [1]
-    assert len(Fleet(dataset).steps) == 1
 
 
 # What is said and shown.
@@ -883,6 +969,7 @@ def run_notebook(notebook: Path, folder: Path, hidden: tuple[str, ...]) -> str:
     code = "\n".join(cell["source"] for cell in cells if cell["cell_type"] == "code")
     guard = (
         "import sys\n"
+        "display = print\n"
         "class Guard:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
         f"        if name.partition('.')[0] in {hidden!r}:\n"

@@ -15,9 +15,9 @@ import pytest
 import oracle
 from conftest import FIXTURES, REPORTS, nsight, pack
 from llm_idle_gaps.analysis import Settings, analyse
-from llm_idle_gaps.tables import BETWEEN_STEPS, GAPS, TABLES
+from llm_idle_gaps.tables import AFTER, BEFORE, BETWEEN, GAPS, IN_STEP, TABLES
 from llm_idle_gaps.tally import EDGES_NS
-from recipes.capture.capture import Capture
+from recipes.capture.capture import OUTSIDE, Capture
 from recipes.events.gpu_work import Span
 from recipes.events.idle import CAUSES
 from recipes.events.launch_statistics import launch_statistics
@@ -85,9 +85,9 @@ def test_books_balance(report, sqlite_of):
     assert (gaps["end_ns"] - gaps["start_ns"] == gaps["duration_ns"]).all()
     assert (gaps["cause_ns"] <= gaps["duration_ns"]).all()
     assert (gaps["held_by"].isna() == gaps["held_ns"].isna()).all()
-    outside = "all" if idle["phase"].eq("all").all() else BETWEEN_STEPS
+    outside = "all" if idle["phase"].eq("all").all() else OUTSIDE
     assert (gaps["phase"].eq(outside) == gaps["step"].isna()).all()
-    assert parts.empty or steps["idle_after_ns"].sum() <= idle.loc[idle["phase"] == BETWEEN_STEPS, "idle_ns"].sum()
+    assert parts.empty or steps["idle_after_ns"].sum() <= idle.loc[idle["phase"] == OUTSIDE, "idle_ns"].sum()
     assert (steps[SUMMED].sum(axis=1) == steps["idle_ns"]).all()
     assert (steps["in_graphs"] <= steps["operations"]).all() and (steps["graph_launches"] <= steps["launches"]).all()
     if len(whole) == 1:
@@ -234,12 +234,20 @@ def test_idle_time_in_steps_and_between_them(gaps_of):
     idle = tables["idle"].set_index("phase")[["window_ns", "busy_ns", "idle_ns", "gaps"]]
     assert idle.loc["all"].tolist() == [150, 80, 70, 5]
     assert idle.loc["step"].tolist() == [100, 70, 30, 2]
-    assert idle.loc[BETWEEN_STEPS].tolist() == [50, 10, 40, 3]
+    assert idle.loc[OUTSIDE].tolist() == [50, 10, 40, 3]
     steps = tables["step_idle"]
     assert steps[["start_ns", "duration_ns", "idle_ns"]].to_numpy().tolist() == [[20, 50, 20], [110, 50, 10]]
     # 70 to 110 less the 5 ns of the kernel between.
     assert steps["idle_after_ns"].tolist()[0] == 35 and pd.isna(steps["idle_after_ns"].iloc[1])
     assert tables["gaps"]["step"].fillna(-1).tolist() == [-1, 0, -1, -1, 1]
+    assert tables["gaps"]["place"].tolist() == [BEFORE, IN_STEP, BETWEEN, BETWEEN, IN_STEP]
+
+
+def test_gap_after_the_last_step_and_without_steps_has_its_place(gaps_of):
+    kernel_rows = [(20, 30, 1), (110, 120, 2), (130, 140, 3), (200, 205, 8)]
+    call_rows = [(1, 2, 1, LAUNCH), (101, 102, 2, LAUNCH), (103, 104, 3, LAUNCH)]
+    assert gaps_of(kernel_rows, call_rows, *STEPS)["gaps"]["place"].tolist() == [BETWEEN, IN_STEP, AFTER]
+    assert gaps_of(kernel_rows, call_rows)["gaps"]["place"].isna().all()
 
 
 def test_overlapping_steps_share_their_time_once(make_export):

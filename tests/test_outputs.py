@@ -70,7 +70,7 @@ def test_tables_are_sorted_and_carry_their_meaning(tmp_path):
     about = {key.decode(): value.decode() for key, value in table.schema.metadata.items()}
     assert about["recipe"] == "llm_test"
     assert about["pack"].startswith("nsys-llm-recipes ")
-    assert about["schema_version"] == "1"
+    assert about["schema_version"] == "2"
     assert table.schema.field("time_ns").metadata[b"meaning"] == b"its time"
     assert (tmp_path / "out" / "things.csv").read_text() == '"name","time_ns"\n"c",9\n"a",1\n"b",1\n'
 

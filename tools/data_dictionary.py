@@ -20,6 +20,17 @@ Every table that the recipes write, made from the definitions that they are writ
 (`tools/data_dictionary.py`). Types are int64, double, string and bool. Times are whole nanoseconds, `_ns` in the
 name; sizes are bytes; shares are 0 to 1. Null means not known or not applicable. In a Parquet file each column carries
 its meaning as the metadata `meaning`, and the file the versions of the pack and of its tables.
+
+## What changed in version 2
+
+Files name the version in their metadata, `schema_version`; datasets of llm_fleet in each row, `dataset_version`.
+
+* `phase` is `outside` for what lies in no step, in every table. In version 1 the tables of llm_idle_gaps (`gaps`,
+  `largest_gaps`, `gap_histogram`, `idle`) called it `between_steps`; now tables of all recipes join on `phase`.
+* `place` in `gaps` and `largest_gaps` tells gaps in a step, between steps, before the first and after the last one
+  apart.
+* The part `between_steps` of `step_parts` is no phase, and stays.
+* llm_fleet refuses datasets of version 1: add the reports again to a new one.
 """
 
 

@@ -1,21 +1,31 @@
 -- Which captures are not to be trusted, and why: limited ones; copies, which are two reports of a run with the same content
 -- (one counts); those with files missing, so that some of their rows are in no answer until they are added again; and those
 -- dated more than a day in the future, which are left out of regressions.
+--
+-- A row: one report whose numbers are limited, or that is there twice, or lacks files, or has a wrong date
+--   run_name  string  the run
+--   report    string  the report
+--   host      string  its host
+--   rank      int64   its rank; null if unknown
+--   captured  string  when it was captured, UTC
+--   quality   string  ok, warn or bad
+--   status    string  ok or empty
+--   message   string  what limits it
+--   same_as   string  another report of the run with the same content; null for none
+--   lost      string  tables whose files of it are missing, comma-separated; null for none
+--   future    bool    dated more than a day after now: left out of regressions
 
 WITH twins AS (
     SELECT run_name, version, min(report) AS first, max(report) AS last, count(*) AS copies
     FROM every_report
     GROUP BY run_name, version
 ),
-missing AS (
-    SELECT run_name, report_key, string_agg(name, ',') AS lost FROM lost GROUP BY run_name, report_key
-),
 told AS (
     SELECT
         *, CASE WHEN copies > 1 THEN if(report = first, last, first) END AS same_as, is_future(captured_ns) AS future
     FROM every_report
     JOIN twins USING (run_name, version)
-    LEFT JOIN missing USING (run_name, report_key)
+    LEFT JOIN lost USING (run_name, report_key)
 )
 SELECT run_name, report, host, rank, captured, quality, status, message, same_as, lost, future
 FROM told

@@ -1,5 +1,14 @@
 -- What the GPUs waited for, day by day (UTC): idle time by cause, and its share of the time looked at. A cause that a report
 -- does not tell (one that an older pack did not know) is not 0: that report's window is not in the share.
+--
+-- A row: one cause of idle time on one day
+--   day        string  day of the capture, UTC; null if unknown
+--   cause      string  what the GPU waited for
+--   runs       int64   runs
+--   reports    int64   reports in these
+--   idle_ns    int64   idle time of that cause, over all devices
+--   window_ns  int64   time looked at in reports that tell this cause, over all devices
+--   share      double  idle over window, 0 to 1
 
 WITH whole AS (
     SELECT

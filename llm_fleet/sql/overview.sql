@@ -1,4 +1,15 @@
 -- Which runs the dataset holds, the newest first.
+--
+-- A row: one run
+--   run_name        string  the run
+--   reports         int64   its reports
+--   hosts           int64   hosts of these
+--   ranks           int64   ranks of these
+--   first_captured  string  when the first was captured, UTC; null if unknown
+--   last_captured   string  when the last was captured, UTC
+--   tags            string  tags, as JSON; `various` where its reports differ in them
+--   doubtful        int64   reports with a limit, see doubtful_captures
+--   message         string  what could not be worked out over all its reports; null when that is not done yet
 
 SELECT
     run_name,

@@ -1,8 +1,8 @@
 -- Have steps become slower since last week? Runs of the seven days up to the newest capture against those of the seven days
--- before, for the same model, phase, batch and GPU.
+-- before, for the same model, layout, phase, batch and GPU.
 --
--- Reports without a model (--model or --tag model=NAME) are left out; another layout (TP, PP, EP) or data type is another
--- model, to be named so. Work that varies with the prompt is left out as in slow_ranks.sql; captures dated more than a day in
+-- Reports without a model (--model or --tag model=NAME) are left out; see slow_ranks.sql for layout, and for what it
+-- does not tell. Work that varies with the prompt is left out as in slow_ranks.sql; captures dated more than a day in
 -- the future are too (see doubtful_captures). The same content in two runs is one run's, the first by name.
 --
 -- The independent unit is the run: its steps and its ranks depend on each other. A run's value is the median over its
@@ -10,6 +10,22 @@
 -- are its 95 % interval, by Welch's t with the degrees of freedom rounded down. With fewer than three runs on a side, or runs
 -- on a side that do not differ at all, there is no interval and no verdict. Of 20 lines one is expected beside its interval
 -- by chance alone.
+--
+-- A row: one model, phase and batch on one GPU, in the last two weeks
+--   model        string  the model; null where neither --model nor a tag tells
+--   layout       string  ranks of the job, where the device communicates; `no communication` otherwise
+--   phase        string  phase of the steps
+--   batch        int64   sequences in a step; null if the ranges do not tell
+--   tokens       int64   tokens of each of the steps, where these are compared by them; null otherwise
+--   gpu_name     string  the GPU
+--   runs_before  int64   runs of the week before the last seven days
+--   runs_now     int64   runs of the last seven days up to the newest capture
+--   before_ns    double  period then: geometric mean over runs
+--   now_ns       double  period now
+--   change       double  now over before less 1
+--   low          double  lower end of its 95 % interval; null where there is no verdict
+--   high         double  upper end
+--   verdict      string  slower, faster, no difference shown; or too few runs: fewer than three in a week, or all equal
 
 WITH quantiles(df, t) AS (
     VALUES
@@ -34,15 +50,15 @@ days AS (
 ),
 devices AS (
     SELECT
-        run_name, report_key, device, model, phase, batch, same_tokens,
+        run_name, report_key, device, model, layout, phase, batch, same_tokens,
         any_value(gpu_name) AS gpu_name, ln(median(period_ns)) AS log_ns
     FROM steps_alike()
     SEMI JOIN dated USING (run_name, report_key)
     WHERE period_ns > 0 AND model IS NOT NULL
-    GROUP BY run_name, report_key, device, model, phase, batch, same_tokens
+    GROUP BY run_name, report_key, device, model, layout, phase, batch, same_tokens
 ),
 by_run AS (
-    SELECT model, phase, batch, same_tokens AS tokens, gpu_name, run_name, weeks_ago, median(log_ns) AS log_ns
+    SELECT model, layout, phase, batch, same_tokens AS tokens, gpu_name, run_name, weeks_ago, median(log_ns) AS log_ns
     FROM devices
     JOIN days USING (run_name)
     WHERE weeks_ago < 2
@@ -50,7 +66,7 @@ by_run AS (
 ),
 weeks AS (
     SELECT
-        model, phase, batch, tokens, gpu_name,
+        model, layout, phase, batch, tokens, gpu_name,
         count(*) FILTER (weeks_ago = 1) AS runs_before,
         count(*) FILTER (weeks_ago = 0) AS runs_now,
         avg(log_ns) FILTER (weeks_ago = 1) AS before,
@@ -58,7 +74,7 @@ weeks AS (
         var_samp(log_ns) FILTER (weeks_ago = 1) / count(*) FILTER (weeks_ago = 1) AS error_before,
         var_samp(log_ns) FILTER (weeks_ago = 0) / count(*) FILTER (weeks_ago = 0) AS error_now
     FROM by_run
-    GROUP BY model, phase, batch, tokens, gpu_name
+    GROUP BY model, layout, phase, batch, tokens, gpu_name
 ),
 freedom AS (
     SELECT
@@ -81,7 +97,7 @@ bounds AS (
     FROM freedom
 )
 SELECT
-    model, phase, batch, tokens, gpu_name, runs_before, runs_now,
+    model, layout, phase, batch, tokens, gpu_name, runs_before, runs_now,
     exp(before) AS before_ns,
     exp(now) AS now_ns,
     exp(now - before) - 1 AS change,
@@ -94,4 +110,4 @@ SELECT
         ELSE 'no difference shown'
     END AS verdict
 FROM bounds
-ORDER BY change DESC, model, phase, batch, tokens, gpu_name;
+ORDER BY change DESC, model, layout, phase, batch, tokens, gpu_name;

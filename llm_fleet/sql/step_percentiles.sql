@@ -1,14 +1,32 @@
--- How long steps take, by model, phase, batch and GPU, and how far that is from the floor. Where no model is known, a run is by
--- itself and named; another layout (TP, PP, EP) or data type is another model, to be named so (--tag model=NAME-tp8).
+-- How long steps take, by model, layout, phase, batch and GPU, and how far that is from the floor. Where no model is known, a run is by
+-- itself and named; see slow_ranks.sql for layout, and for what it does not tell.
 --
 -- Percentiles are of the steps themselves (a step on each of its devices once, edges left out), not of reports' percentiles;
 -- between two steps they are interpolated. floor_ratio_p50: median of duration over floor, of steps that have a floor.
+--
+-- A row: one model, phase and batch on one GPU
+--   model             string  the model; null where neither --model nor a tag tells
+--   run_name          string  the run, where no model is known; null otherwise
+--   layout            string  ranks of the job, where the device communicates; `no communication` otherwise
+--   phase             string  phase of the steps
+--   batch             int64   sequences in a step; null if the ranges do not tell
+--   gpu_name          string  the GPU
+--   runs              int64   runs
+--   reports           int64   reports in these
+--   steps             int64   steps on their devices; edges do not count
+--   periods           int64   steps that have a next one, so that they have a period
+--   period_p50_ns     double  median period of the steps
+--   period_p99_ns     double  its 99th percentile
+--   duration_p50_ns   double  median projected interval
+--   duration_p99_ns   double  its 99th percentile
+--   floor_ratio_p50   double  median of duration over floor; null without --model
+--   steps_with_floor  int64   steps that this is of
 
 WITH floors AS (
     SELECT run_name, report_key, device, phase, batch, floor_ns FROM of_reports('floor') WHERE floor_ns > 0
 )
 SELECT
-    model, of_run AS run_name, steps.phase AS phase, steps.batch AS batch, steps.gpu_name AS gpu_name,
+    model, of_run AS run_name, layout, steps.phase AS phase, steps.batch AS batch, steps.gpu_name AS gpu_name,
     count(DISTINCT steps.run_name) AS runs,
     count(DISTINCT (steps.run_name, steps.report_key)) AS reports,
     count(*) AS steps,
@@ -24,5 +42,5 @@ LEFT JOIN floors
     ON
         floors.run_name = steps.run_name AND floors.report_key = steps.report_key AND floors.device = steps.device
         AND floors.phase = steps.phase AND floors.batch IS NOT DISTINCT FROM steps.batch
-GROUP BY model, of_run, steps.phase, steps.batch, steps.gpu_name
+GROUP BY model, of_run, layout, steps.phase, steps.batch, steps.gpu_name
 ORDER BY ALL;

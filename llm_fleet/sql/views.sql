@@ -1,54 +1,43 @@
--- What the other questions read: run this first, in the same connection.
---
---     SET VARIABLE dataset = 'path or URL of the dataset';
+-- What the questions read: the rows of a dataset that count, the steps that are alike, and the statistics. It needs
+-- `files_of` and `files_there`, which dataset.sql makes.
 --
 -- Rows count when their report does: a report's row in `reports` is written last. `of_reports('steps')` gives the rows
 -- of a table that count, `of_runs('ranks')` those of a table over all reports of a run. Of two reports of a run with the
 -- same content one counts, the first by report_key; `every_report` has both.
 
-CREATE OR REPLACE TEMP MACRO place() AS
--- Signs that would mean any letters; behind a URL's question mark are its parameters.
-regexp_replace(
-    getvariable('dataset'), if(contains(getvariable('dataset'), '://'), '([*[])', '([*?[])'), '[\1]', 'g'
-);
-
-CREATE OR REPLACE TEMP MACRO files_of(name) AS TABLE
-SELECT *
-FROM read_parquet(
-    place() || '/table=' || name || '/*/*.parquet', union_by_name = true, hive_partitioning = false
-);
-
 -- Columns that no file of an older dataset has are null.
-CREATE OR REPLACE TEMP VIEW every_report AS
+CREATE OR REPLACE TEMP TABLE every_report AS
 SELECT * FROM files_of('reports')
 UNION ALL BY NAME
-SELECT NULL::VARCHAR AS model, NULL::VARCHAR AS tags, NULL::VARCHAR AS tables WHERE false;
+SELECT NULL::VARCHAR AS model, NULL::VARCHAR AS tags, NULL::VARCHAR AS tables, NULL::BIGINT AS world_size WHERE false;
 
-CREATE OR REPLACE TEMP VIEW reports AS
+CREATE OR REPLACE TEMP TABLE reports AS
 SELECT * FROM every_report
 QUALIFY row_number() OVER (PARTITION BY run_name, version ORDER BY report_key) = 1;
 
 CREATE OR REPLACE TEMP MACRO of_reports(name) AS TABLE
 SELECT * FROM files_of(name) SEMI JOIN reports USING (run_name, report_key, version);
 
--- The files that are missing of reports and runs that count.
-CREATE OR REPLACE TEMP MACRO files_there() AS TABLE
-SELECT replace(regexp_extract(file, 'table=[^/\\]+[/\\]run=[^/\\]+[/\\][^/\\]+$'), '\', '/') AS file
-FROM glob(place() || '/table=*/*/*.parquet');
-
 CREATE OR REPLACE TEMP MACRO file_of(name, run, key, version) AS
 'table=' || name || '/run=' || url_encode(run) || '/' || key || '.' || version || '.parquet';
 
+-- The tables that files are missing of, for each report that lacks some.
 CREATE OR REPLACE TEMP VIEW lost AS
-SELECT run_name, report_key, name
+SELECT run_name, report_key, string_agg(name, ',' ORDER BY place) AS lost
 FROM (
-    SELECT run_name, report_key, name, file_of(name, run_name, report_key, version) AS file
-    FROM (SELECT run_name, report_key, version, unnest(string_split(tables, ',')) AS name FROM every_report)
+    SELECT run_name, report_key, name, place, file_of(name, run_name, report_key, version) AS file
+    FROM (
+        SELECT
+            run_name, report_key, version,
+            unnest(string_split(tables, ',')) AS name, unnest(range(len(string_split(tables, ',')))) AS place
+        FROM every_report
+    )
 )
-ANTI JOIN files_there() USING (file);
+ANTI JOIN files_there() USING (file)
+GROUP BY run_name, report_key;
 
 -- A run counts as long as its reports are those that it was worked out from, and its files are there.
-CREATE OR REPLACE TEMP VIEW runs AS
+CREATE OR REPLACE TEMP TABLE runs AS
 WITH told AS (
     SELECT * FROM files_of('runs') UNION ALL BY NAME SELECT NULL::VARCHAR AS tables WHERE false
 ),
@@ -67,15 +56,24 @@ CREATE OR REPLACE TEMP MACRO of_runs(name) AS TABLE
 SELECT * FROM files_of(name) SEMI JOIN runs USING (run_name, version);
 
 -- The steps that count: edges may be incomplete. Where no model is known, of_run is the run that they may be compared in.
+-- exposed_ns: communication that nothing overlaps. layout: how many ranks work together, as far as the report tells.
 CREATE OR REPLACE TEMP MACRO steps_that_count() AS TABLE
-SELECT steps.*, model, if(model IS NULL, run_name, NULL) AS of_run
+SELECT
+    steps.*, model, if(model IS NULL, run_name, NULL) AS of_run, coalesce(exposed_ns, 0) AS exposed_ns,
+    CASE
+        WHEN coalesce(max(calls) OVER (PARTITION BY run_name, report_key, device), 0) = 0 THEN 'no communication'
+        ELSE coalesce(world_size || ' ranks', 'several ranks')
+    END AS layout
 FROM of_reports('steps') AS steps
-JOIN (SELECT run_name, report_key, model FROM reports) USING (run_name, report_key)
+JOIN (SELECT run_name, report_key, model, world_size FROM reports) USING (run_name, report_key)
+LEFT JOIN (
+    SELECT run_name, report_key, device, step, calls, exposed_ns FROM of_reports('step_communication')
+) USING (run_name, report_key, device, step)
 WHERE NOT edge AND device IS NOT NULL;
 
--- Those of them that may be compared with others of the same model, phase, batch and GPU. Prefill and mixed steps take as long
--- as their prompts are, and so may steps without a batch: only those of a device whose tokens are all equal, and only with
--- the same (same_tokens), or, if they are neither prefill nor mixed, those that nobody knows the tokens of.
+-- Those of them that may be compared with others of the same model, layout, phase, batch and GPU. Prefill and mixed steps
+-- take as long as their prompts are, and so may steps without a batch: only those of a device whose tokens are all equal,
+-- and only with the same (same_tokens), or, if they are neither prefill nor mixed, those that nobody knows the tokens of.
 CREATE OR REPLACE TEMP MACRO steps_alike() AS TABLE
 SELECT *, if(phase IN ('prefill', 'mixed') OR batch IS NULL, tokens, NULL) AS same_tokens
 FROM steps_that_count()
@@ -84,35 +82,33 @@ QUALIFY
     (phase NOT IN ('prefill', 'mixed') AND (batch IS NOT NULL OR count(tokens) OVER alike = 0))
     OR (min(tokens) OVER alike = max(tokens) OVER alike AND count(tokens) OVER alike = count(*) OVER alike);
 
--- Each device's own time, by phase and batch, beside that of all alike.
+-- Each device's own time, by phase and batch, over the median of its run's devices alike. A run that is slow as a whole
+-- (another driver, clock or commit) so makes no rank slow; a device without others in its run is compared with nobody.
 CREATE OR REPLACE TEMP MACRO devices_alike() AS TABLE
-WITH communication AS (
-    SELECT run_name, report_key, device, step, sum(time_ns) AS time_ns
-    FROM of_reports('step_parts')
-    WHERE part = 'communication'
-    GROUP BY run_name, report_key, device, step
-),
-own AS (
+WITH own AS (
     SELECT
-        run_name, report_key, device, model, of_run, phase, batch, same_tokens,
-        any_value(gpu_uuid) AS gpu_uuid, any_value(gpu_name) AS gpu_name,
-        count(*) AS steps,
-        median(busy_ns - coalesce(communication.time_ns, 0)) AS own_ns
+        run_name, report_key, device, model, of_run, layout, phase, batch, same_tokens,
+        any_value(gpu_uuid) AS gpu_uuid, gpu_name, count(*) AS steps, median(busy_ns - exposed_ns) AS own_ns
     FROM steps_alike()
-    LEFT JOIN communication USING (run_name, report_key, device, step)
-    GROUP BY run_name, report_key, device, model, of_run, phase, batch, same_tokens
+    GROUP BY run_name, report_key, device, model, of_run, layout, phase, batch, same_tokens, gpu_name
 ),
-compared AS (
+in_run AS (
     SELECT
         own.*, report, host, rank,
-        count(*) OVER same AS compared,
+        count(*) OVER same AS of_run_compared,
         min(host) OVER same < max(host) OVER same AS of_hosts,
-        median(own_ns) OVER same AS fleet_ns
+        median(own_ns) OVER same AS run_ns
     FROM own
     JOIN (SELECT run_name, report_key, report, host, rank FROM reports) USING (run_name, report_key)
-    WINDOW same AS (PARTITION BY model, of_run, phase, batch, same_tokens, gpu_name)
-)
-SELECT *, own_ns / nullif(fleet_ns, 0) - 1 AS above FROM compared;
+    WINDOW same AS (PARTITION BY run_name, model, layout, phase, batch, same_tokens, gpu_name)
+),
+compared AS (SELECT *, if(of_run_compared > 1, own_ns / nullif(run_ns, 0) - 1, NULL) AS above FROM in_run)
+SELECT
+    *,
+    above - median(above) OVER same AS away,
+    count(above) OVER same AS compared
+FROM compared
+WINDOW same AS (PARTITION BY model, of_run, layout, phase, batch, same_tokens, gpu_name);
 
 -- How far a value is from the median in robust standard deviations (Iglewicz and Hoaglin 1993): by the median absolute
 -- deviation or, where that is 0 since more than half of the values are equal, by the mean one. Null for fewer than four

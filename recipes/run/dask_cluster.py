@@ -1,27 +1,23 @@
-"""Reports spread over a Dask cluster whose workers need nothing of ours: the pack goes to them by itself.
+"""Reports spread over a Dask cluster whose workers find the pack where the user has it, or have it installed.
 
-A plugin puts the pack's files into each worker's own folder, now and when a worker comes later. A report is then
-analysed by a process that the worker starts in them (`recipes.run.remote`): what a worker has loaded already, an older
-pack perhaps, does not matter, and the memory of one report is given back when it is done.
+A report is analysed by a process that the worker starts (`recipes.run.remote`): what a worker has loaded already, an
+older pack perhaps, does not matter, and the memory of one report is given back when it is done.
 
-What Dask carries is pickled by value or is plain bytes, since neither scheduler nor worker can import this module.
+What Dask carries is pickled by value or is plain bytes: neither scheduler nor worker need import anything of ours.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import io
 import os
 import pickle
-import secrets
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+from recipes import __version__
 from recipes.base.errors import PackError
-from recipes.base.pack import ROOT, recipe_names
+from recipes.base.pack import ROOT
 from recipes.base.terminal import progress
 from recipes.run.worker_processes import Lost, Result, Task
 
@@ -59,30 +55,26 @@ def connect(options: Mapping[str, Any]) -> Iterator[Any]:
 def on_cluster(client: Any, lost: Lost, tasks: Sequence[Task]) -> Iterator[Result]:
     """What `analyse_report` makes of each task on the cluster's workers, as they come. A worker that dies loses none.
 
-    PackError when the scheduler goes away.
+    PackError when the scheduler goes away, or a worker has no pack, or another one.
     """
     from distributed import KilledWorker, as_completed
 
     _wait_for_worker(client)
-    name = f"nsys-llm-recipes-{secrets.token_hex(8)}"
-    client.register_plugin(_unpacker(name, packed(ROOT)), name=name)
-    try:
-        payloads = [pickle.dumps(task) for task in tasks]
-        futures = client.map(_caller(name, os.getcwd()), payloads, pure=False, retries=_RETRIES)
-        of_future = dict(zip(futures, tasks, strict=True))
-        del futures
-        for future in as_completed(list(of_future)):
-            task = of_future.pop(future)
-            if future.status == "finished":
-                yield pickle.loads(future.result())
-            elif future.status == "error":
-                error = future.exception()
-                yield lost(task, _DIED if isinstance(error, KilledWorker) else " ".join(str(error).split()))
-            else:
-                raise PackError("the Dask cluster went away during the run; look at its scheduler, then run again")
-    finally:
-        with contextlib.suppress(Exception):
-            client.unregister_worker_plugin(name)
+    call = _caller(str(ROOT), __version__, os.getcwd())
+    futures = client.map(call, [pickle.dumps(task) for task in tasks], pure=False, retries=_RETRIES)
+    of_future = dict(zip(futures, tasks, strict=True))
+    del futures
+    for future in as_completed(list(of_future)):
+        task = of_future.pop(future)
+        if future.status == "finished":
+            yield pickle.loads(future.result())
+        elif future.status == "error":
+            error = future.exception()
+            if isinstance(error, ImportError):
+                raise PackError(str(error))
+            yield lost(task, _DIED if isinstance(error, KilledWorker) else " ".join(str(error).split()))
+        else:
+            raise PackError("the Dask cluster went away during the run; look at its scheduler, then run again")
 
 
 def _wait_for_worker(client: Any) -> None:
@@ -99,59 +91,44 @@ def _wait_for_worker(client: Any) -> None:
         ) from None
 
 
-def packed(root: Path) -> bytes:
-    """The pack's files as a zip archive."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive:
-        for folder in (root / "recipes", *(root / name for name in recipe_names())):
-            for file in sorted(folder.rglob("*")):
-                if file.is_file() and "__pycache__" not in file.parts:
-                    archive.write(file, file.relative_to(root))
-    return buffer.getvalue()
+# The same pack, with all that it needs, or status 3 and why not.
+_START = """
+import sys
+sys.path[0], version = sys.argv[1:]
+try:
+    import recipes
+    if recipes.__version__ != version:
+        raise ImportError(f"its pack in {sys.path[0]} is {recipes.__version__}, not {version}")
+    from recipes.run.remote import main
+except ImportError as error:
+    print(error, file=sys.stderr)
+    sys.exit(3)
+main()
+"""
 
 
-def _unpacker(name: str, archive: bytes) -> Any:
-    """A plugin that puts the pack into a folder of each worker's own, and takes it away again."""
-    from distributed import WorkerPlugin
+def _caller(pack: str, version: str, folder: str) -> Any:
+    """What a worker runs: a pickled task in, a pickled outcome out. ImportError with what to do when it has not the
+    pack of this version; RuntimeError with the reason when there is no outcome."""
+    start = _START
 
-    class Unpacker(WorkerPlugin):
-        # Pickled by value, since it is no module's: all that it uses has to come with it.
-        def setup(self, worker):
-            import io
-            import os
-            import zipfile
-
-            with zipfile.ZipFile(io.BytesIO(archive)) as files:
-                files.extractall(os.path.join(worker.local_directory, name))
-
-        def teardown(self, worker):
-            import os
-            import shutil
-
-            shutil.rmtree(os.path.join(worker.local_directory, name), ignore_errors=True)
-
-    return Unpacker()
-
-
-def _caller(name: str, folder: str) -> Any:
-    """What a worker runs: a pickled task in, a pickled outcome out; RuntimeError with the reason when there is none."""
-
+    # Pickled by value, since it is no module's: all that it uses has to come with it.
     def call(task: bytes) -> bytes:
+        import importlib.util
         import os
         import signal
         import subprocess
         import sys
         import tempfile
 
-        from distributed import get_worker
-
-        pack = os.path.join(get_worker().local_directory, name)
-        start = "import sys; sys.path[0] = sys.argv[1]; from recipes.run.remote import main; main()"
+        wheel = importlib.util.find_spec("nsys_llm_recipes")
+        roots = [pack, *(wheel.submodule_search_locations or [] if wheel else [])]
+        root = next((root for root in roots if os.path.isdir(os.path.join(root, "recipes"))), pack)
         # Where paths mean the same as to the user, if that folder is here.
         where = folder if os.path.isdir(folder) else None
         pipe = subprocess.PIPE
         with tempfile.TemporaryFile() as said, subprocess.Popen(
-            [sys.executable, "-c", start, pack], stdin=pipe, stdout=pipe, stderr=said, cwd=where
+            [sys.executable, "-c", start, root, version], stdin=pipe, stdout=pipe, stderr=said, cwd=where
         ) as child:  # fmt: skip
             try:
                 child.stdin.write(task)
@@ -165,7 +142,13 @@ def _caller(name: str, folder: str) -> Any:
             last = (said.read().decode(errors="replace").strip().splitlines() or ["without a word"])[-1]
         if status == 0:
             return outcome
+        there = f"{os.uname().nodename} ({sys.executable})"
+        if status == 3:
+            raise ImportError(
+                f"the Dask worker on {there} cannot run the pack: {last}; have {pack} under the same path there, on a "
+                f"shared file system, or pip install nsys-llm-recipes=={version} into its Python"
+            )
         reason = "was killed, mostly for lack of memory" if status == -signal.SIGKILL else f"failed: {last}"
-        raise RuntimeError(f"its process on {os.uname().nodename} ({sys.executable}) {reason}")
+        raise RuntimeError(f"its process on {there} {reason}")
 
     return call

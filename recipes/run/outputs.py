@@ -22,7 +22,7 @@ from recipes.base.errors import PackError
 from recipes.base.tables import Table
 
 #: Raised when a column changes its meaning.
-SCHEMA_VERSION = "1"
+SCHEMA_VERSION = "2"
 _ROWS_AT_ONCE, _BYTES_AT_ONCE = 1 << 17, 1 << 30
 
 

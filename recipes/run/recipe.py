@@ -64,7 +64,7 @@ class Recipe(Protocol):
     COMBINED: tuple[Table, ...]
 
     def combine(self, tables: Tables, files: pa.Table, settings: Any) -> Combined:
-        """The tables of COMBINED. PackError when the reports do not go together."""
+        """The tables of COMBINED, less what cannot be made here. PackError when the reports do not go together."""
 
     #: Whether the summary names what limits each report, so that the quality line need not.
     TELLS_FINDINGS: bool

@@ -125,7 +125,14 @@ def _put_together(
     by_name = Tables({table.name: partial(pieces, table, outcomes, spill) for table in recipe.TABLES})
     by_name[FILES.name] = files
     combined = recipe.combine(by_name, files, settings) if recipe.COMBINED else Combined({})
-    made = {FILES: files, **{table: table.sorted(combined.tables[table.name]) for table in recipe.COMBINED}}
+    made = {
+        FILES: files,
+        **{
+            table: table.sorted(combined.tables[table.name])
+            for table in recipe.COMBINED
+            if table.name in combined.tables
+        },
+    }
     by_name.update({table.name: rows for table, rows in made.items()})
     return by_name, made, Told({outcome.file["report"]: outcome.told for outcome in outcomes}, combined.told)
 

@@ -25,7 +25,7 @@ COMPUTE_PHASES = ("prefill", "train step")
 #: So much of a text is read: engines' texts are far shorter, and patterns of users may be slow on long ones.
 LONGEST = 300
 # Names of phases that mean something else in the tables.
-_RESERVED = ("all", "outside", "between_steps")
+_RESERVED = ("all", "outside")
 # Larger numbers are no counts, and would not fit into a table.
 _DIGITS = 15
 
