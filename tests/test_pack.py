@@ -82,7 +82,7 @@ def test_only_the_framework_module_imports_nsys_recipe():
 
 
 def test_run_time_needs_four_packages_only():
-    allowed = {"numpy", "pandas", "pyarrow", "psutil", "distributed", "fsspec", "nsys_recipe", "recipes"}
+    allowed = {"numpy", "pandas", "pyarrow", "psutil", "distributed", "duckdb", "fsspec", "nsys_recipe", "recipes"}
     import sys
 
     # The notebook template runs in the user's Jupyter.
