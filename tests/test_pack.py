@@ -70,6 +70,10 @@ def test_packages_are_those_of_the_list():
     assert {path.name for path in ROOT.glob("recipes/*.py")} == {"__init__.py", "__main__.py"}
 
 
+def test_contributing_names_the_packages_in_their_order():
+    assert f"    {' · '.join(PACKAGES)}\n" in (ROOT / "CONTRIBUTING.md").read_text()
+
+
 def test_an_import_upwards_is_seen():
     assert upward("recipes.base.units", {"recipes.run.run", "recipes.base.errors", "json"}) == {"recipes.run.run"}
     assert upward("recipes.report.facts", {"recipes.nsight.export"}) == {"recipes.nsight.export"}
