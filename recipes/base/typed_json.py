@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from recipes.base.errors import PackError
 
@@ -26,13 +26,13 @@ def read_typed(path: Path, kind: type[T]) -> T:
 
 def _typed(kind: Any, value: Any, where: str) -> Any:
     """A value as what its annotation says: an object is a dataclass or a mapping, a list is a tuple."""
-    shape = dict if is_dataclass(kind) else {tuple: tuple, Mapping: dict}.get(get_origin(kind), kind)
+    shape: Any = dict if is_dataclass(kind) else {tuple: tuple, Mapping: dict}.get(get_origin(kind), kind)
     if type(value) is not (list if shape is tuple else shape):
         raise PackError(f"{where}: {str(value)[:60]!r} is not {_WORDS[shape]}; correct it")
-    if is_dataclass(kind):
-        return kind(**_checked_fields(kind, value, where))
+    if isinstance(value, dict) and is_dataclass(kind):
+        return cast(Any, kind)(**_checked_fields(kind, value, where))
     inner = get_args(kind)
-    if shape is dict:
+    if isinstance(value, dict):
         return {key: _typed(inner[1], one, f"{where}: {key}") for key, one in value.items()}
     if shape is not tuple:
         return value
