@@ -25,7 +25,7 @@ def add_options(add: Add) -> None:
         "--step-time",
         type=step_time,
         metavar="TIME",
-        help="What a step takes without the profiler, such as 15.2ms: how much slower the capture is",
+        help="Step time without the profiler, such as 15.2ms, to tell how much the profiler slows the program",
     )
 
 

@@ -42,42 +42,52 @@ def add_options(add: Add) -> None:
         "--weight-bytes",
         type=_weight_bytes,
         metavar="BYTES",
-        help="Instead of --model: bytes of all weights, such as 16.1G",
+        help="Instead of --model: total bytes of the weights, such as 16.1G",
     )
-    add("--params", type=_count, metavar="N", help="Instead of --model: parameters, such as 8.03B; with --weight-dtype")
-    add("--weight-dtype", metavar="DTYPE", help="Type of the weights that are not quantised, such as bf16 or fp8")
-    add("--tp", type=int, default=1, metavar="N", help="Tensor parallel ranks")
-    add("--pp", type=int, default=1, metavar="N", help="Pipeline parallel stages")
-    add("--ep", type=int, default=1, metavar="N", help="Expert parallel ranks")
-    add("--kv-dtype", metavar="DTYPE", help="Type of the KV cache, the model's own by default")
-    add("--context", type=_tokens, metavar="TOKENS", help="Tokens a sequence in the KV cache; the ranges' by default")
-    add("--batch", type=_tokens, metavar="N", help="Sequences in a step, instead of what the ranges tell")
+    add(
+        "--params",
+        type=_count,
+        metavar="N",
+        help="Instead of --model: number of parameters, such as 8.03B; with --weight-dtype",
+    )
+    add("--weight-dtype", metavar="DTYPE", help="Data type of weights that are not quantised, such as bf16 or fp8")
+    add("--tp", type=int, default=1, metavar="N", help="Tensor-parallel ranks")
+    add("--pp", type=int, default=1, metavar="N", help="Pipeline-parallel stages")
+    add("--ep", type=int, default=1, metavar="N", help="Expert-parallel ranks")
+    add("--kv-dtype", metavar="DTYPE", help="Data type of the KV cache; the model's own by default")
+    add(
+        "--context",
+        type=_tokens,
+        metavar="TOKENS",
+        help="KV-cache tokens per sequence; from the NVTX ranges by default",
+    )
+    add("--batch", type=_tokens, metavar="N", help="Sequences per step (batch size); from the NVTX ranges by default")
     add(
         "--tokens-per-step",
         type=_tokens_per_step,
         metavar="N",
-        help="Tokens a sequence in a step, more than 1 with speculative decoding",
+        help="Tokens per sequence per step; more than 1 with speculative decoding",
     )
-    add("--gpu", metavar="NAME", help="GPU whose bandwidth to take, the report's own by default")
+    add("--gpu", metavar="NAME", help="GPU whose memory bandwidth is used; the report's own by default")
     add("--bandwidth", type=_size, metavar="BYTES_PER_S", help="Memory bandwidth, such as 3.35T")
     add(
         "--attainable",
         type=float,
         default=ATTAINABLE,
         metavar="SHARE",
-        help=f"Share of the bandwidth that is within reach, {ATTAINABLE} by default",
+        help=f"Attainable share of the memory bandwidth, {ATTAINABLE} by default",
     )
     add(
         "--step-time",
         type=step_time,
         metavar="TIME",
-        help="Step time without the profiler, such as 15.2ms: shown beside, nothing is rescaled",
+        help="Step time without the profiler, such as 15.2ms; shown for comparison, nothing is rescaled",
     )
     add(
         "--families",
         type=Path,
         metavar="FILE",
-        help="Rules of your own for kernel families, as in llm_kernel_families",
+        help="Your own rules for kernel families, as in llm_kernel_families",
     )
 
 

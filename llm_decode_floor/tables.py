@@ -7,7 +7,7 @@ from recipes.events.launch_state import STATES
 
 _STEP = Column("step", "int64", "number of the step in the report, in order of its start on the host")
 _PHASE = Column("phase", "string", "phase of the model")
-_BATCH = Column("batch", "int64", "sequences in the step; null if the range does not tell")
+_BATCH = Column("batch", "int64", "sequences in the step; null if the range does not say")
 _KEY = (("report", "ascending"), ("device", "ascending"))
 
 STEPS = Table(
@@ -21,23 +21,27 @@ STEPS = Table(
         Column("text", "string", "text of the NVTX range"),
         _BATCH,
         Column("tokens", "int64", "new tokens in the step; null if unknown"),
-        Column("kv_tokens", "int64", "summed length of the KV caches read; null if unknown"),
+        Column("kv_tokens", "int64", "summed KV-cache length over the sequences, in tokens; null if unknown"),
         Column("start_ns", "int64", "first start of the step's operations on the device"),
         Column("end_ns", "int64", "last end of the step's operations on the device"),
-        Column("duration_ns", "int64", "projected interval: end less start"),
-        Column("period_ns", "int64", "from this start to that of the process's next step; null for the last"),
-        Column("busy_ns", "int64", "device busy within the interval, whoever's work it was"),
+        Column("duration_ns", "int64", "projected duration: end minus start"),
+        Column(
+            "period_ns",
+            "int64",
+            "start to start of the process's next step: inter-token latency (TPOT) in decode; null for the last",
+        ),
+        Column("busy_ns", "int64", "device busy within the interval, with work of any process"),
         Column("idle_ns", "int64", "device idle within the interval"),
         Column("operations", "int64", "GPU operations of the step"),
         Column("launches", "int64", "API calls that launched them"),
-        Column("edge", "bool", "may be incomplete: in no median"),
-        Column("inferred", "bool", "found by repetition, not by NVTX ranges"),
+        Column("edge", "bool", "may be incomplete; excluded from medians"),
+        Column("inferred", "bool", "inferred from repetition, not from NVTX ranges"),
     ),
     sort=(*_KEY, ("step", "ascending")),
 )
 STEP_PARTS = Table(
     "step_parts",
-    "one part of one step's projected interval; the parts add up to it",
+    "one part of one step's projected duration; the parts add up to it exactly",
     (
         *REPORT_KEYS,
         _STEP,
@@ -53,14 +57,14 @@ PHASES = Table(
         *REPORT_KEYS,
         _PHASE,
         _BATCH,
-        Column("steps", "int64", "steps that count; edges do not"),
+        Column("steps", "int64", "steps counted; edge steps are excluded"),
         *(
             Column(f"{what}_p{quantile}_ns", "int64", f"{quantile}th percentile of the {what}s")
             for what in ("duration", "period")
             for quantile in (10, 50, 90, 99)
         ),
-        Column("graphs", "string", f"whether they were launched by CUDA graphs: {', '.join(STATES)}; whole: traced so"),
-        Column("in_graphs", "double", "share of their kernels that graph launches started, 0 to 1; null if unknown"),
+        Column("graphs", "string", f"whether CUDA graphs are on: {', '.join(STATES)}; whole: traced as a whole"),
+        Column("in_graphs", "double", "share of kernels started by graph launches, 0 to 1; null if unknown"),
     ),
     sort=(*_KEY, ("phase", "ascending"), ("batch", "ascending")),
 )
@@ -71,20 +75,26 @@ FLOOR = Table(
         *REPORT_KEYS,
         _PHASE,
         _BATCH,
-        Column("context", "int64", "tokens a sequence in the KV cache; null if unknown"),
-        Column("weight_bytes", "int64", "weights read by one rank"),
-        Column("kv_bytes", "int64", "KV cache read by one rank; null if unknown"),
-        Column("bandwidth_bytes_per_s", "double", "memory bandwidth that the floor is worked out with"),
-        Column("bandwidth_source", "string", "chosen, table or report"),
-        Column("floor_ns", "int64", "bytes over bandwidth"),
-        Column("attainable_ns", "int64", "floor over the attainable share of the bandwidth"),
-        Column("duration_p50_ns", "int64", "median projected interval"),
-        Column("period_p50_ns", "int64", "median period"),
-        Column("ratio", "double", "duration over floor"),
-        Column("mbu", "double", "model bandwidth utilisation: floor over duration, 0 to 1; null if above 1"),
-        Column("flop_per_byte", "double", "arithmetic intensity"),
-        Column("ridge_flop_per_byte", "double", "intensity from which on compute is the limit"),
-        Column("mfu", "double", "model FLOP utilisation, 0 to 1; null if unknown or above 1"),
+        Column("context", "int64", "KV-cache tokens per sequence; null if unknown"),
+        Column("weight_bytes", "int64", "weight bytes read per step by one rank"),
+        Column("kv_bytes", "int64", "KV-cache bytes read per step by one rank; null if unknown"),
+        Column("bandwidth_bytes_per_s", "double", "memory bandwidth that the floor uses"),
+        Column("bandwidth_source", "string", "chosen (by an option), table (data sheet) or report"),
+        Column("floor_ns", "int64", "memory-bandwidth floor: bytes divided by bandwidth"),
+        Column("attainable_ns", "int64", "floor divided by the attainable share of the bandwidth"),
+        Column("duration_p50_ns", "int64", "median projected duration"),
+        Column("period_p50_ns", "int64", "median period (inter-token latency in decode)"),
+        Column("ratio", "double", "median duration divided by floor"),
+        Column(
+            "mbu", "double", "model bandwidth utilisation (MBU): floor divided by duration, 0 to 1; null if above 1"
+        ),
+        Column("flop_per_byte", "double", "arithmetic intensity: FLOPs per byte read"),
+        Column(
+            "ridge_flop_per_byte",
+            "double",
+            "roofline ridge point: arithmetic intensity above which the step is compute-bound",
+        ),
+        Column("mfu", "double", "model FLOPs utilisation (MFU), 0 to 1; null if unknown or above 1"),
     ),
     sort=(*_KEY, ("phase", "ascending"), ("batch", "ascending")),
 )
@@ -97,7 +107,7 @@ LAYERS = Table(
         Column(
             "layer",
             "string",
-            "texts of the ranges inside the step or around its capture, outermost first, counters as *",
+            "range texts inside the step or around its graph capture, outermost first, numbers as *",
         ),
         Column("attribution", "string", "launch, or capture: the range open when the CUDA graph was captured"),
         Column("operations", "int64", "GPU operations"),

@@ -43,21 +43,25 @@ def add_options(add: Add) -> None:
         "--dataset",
         metavar="URL",
         help="The dataset that the reports are added to: a folder, or a URL such as s3://bucket/path that pyarrow or\n"
-        "fsspec opens. Made when it is not there; by default a new one beside the output, named OUTPUT-dataset",
+        "fsspec can open. Created if it does not exist; by default a new one beside the output, OUTPUT-dataset",
     )
-    add("--run", metavar="NAME", help="Name of the run that the reports are of; that of their common folder by default")
+    add(
+        "--run",
+        metavar="NAME",
+        help="Name of the run that the reports belong to; the name of their common folder by default",
+    )
     add(
         "--tag",
         action="append",
         type=_tag,
         metavar="KEY=VALUE",
-        help="Something to know of the run, such as commit=1a2b3c; may be given several times. The tag model\n"
-        "names the model where --model does not",
+        help="A property of the run, such as commit=1a2b3c; may be given several times. The tag `model`\n"
+        "names the model if --model is not given",
     )
     add(
         "--events",
         action="store_true",
-        help="Also tables with a row an event: gaps, timeline, matched. They are most of a dataset's size",
+        help="Also the tables with one row per event: gaps, timeline, matched. They make up most of a dataset's size",
     )
     add_options_of_parts(add)
 
@@ -84,7 +88,7 @@ def settings(args: argparse.Namespace) -> FleetSettings:
 def _tag(text: str) -> tuple[str, str]:
     key, equals, value = shown(text).partition("=")
     if not equals or not key.strip() or (key.strip() == "model" and not value.strip()):
-        raise argparse.ArgumentTypeError(f"{text!r} is no tag; write key=value, such as commit=1a2b3c")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a tag; write key=value, such as commit=1a2b3c")
     return key.strip(), value
 
 
@@ -103,7 +107,7 @@ def _common_folder(inputs: list[str]) -> str:
         folders.append(path if path.is_dir() and not path.name.endswith("_pqtdir") else path.parent)
     name = Path(os.path.commonpath(folders)).name
     if not name:
-        raise PackError("the inputs have no folder in common that could name the run; give it with --run NAME")
+        raise PackError("the inputs have no common folder to name the run after; give --run NAME")
     return shown(name)
 
 
@@ -122,7 +126,7 @@ def begin(settings: FleetSettings, folder: Path) -> FleetSettings:
         # Workers may have another working directory.
         dataset = os.path.abspath(dataset)
         if dataset == os.path.abspath(folder):
-            raise PackError(f"{folder}: is the dataset and the output at once; give --output another name")
+            raise PackError(f"{folder}: is both the dataset and the output; give --output another name")
     # A notebook is opened anywhere: a relative path would mean another place.
     named = shown(without_secrets(dataset)) if settings.dataset else None
     settings = replace(settings, dataset=dataset, shown=named)

@@ -14,18 +14,22 @@ from recipes.run.outputs import SCHEMA_VERSION
 DATASET_VERSION = int(SCHEMA_VERSION)
 
 ABOUT = (
-    Column("run_name", "string", "the run, as text whatever a reader makes of the folder's name"),
-    Column("report", "string", "the report: its folder and its name without ending"),
     Column(
-        "report_key", "string", "what tells reports of a run apart, in one word: report, rank and, if need be, host"
+        "run_name", "string", "name of the run; always text, even where a reader parses the folder name as a number"
     ),
-    Column("version", "string", "of the report's rows; they count when `reports` has the same for the report_key"),
+    Column("report", "string", "the report: its folder and its name without ending"),
+    Column("report_key", "string", "unique key of the report in its run: from report, rank and, if needed, host"),
+    Column(
+        "version",
+        "string",
+        "version of the report's rows; they count if `reports` has the same version for the report_key",
+    ),
     Column("captured", "string", "start of the profiler's session, UTC, as 2026-11-30T01:34:37Z; null if unknown"),
     Column("captured_ns", "int64", "the same in ns since 1970"),
     Column("host", "string", "host the report was captured on; null if unknown"),
     Column("rank", "int64", "rank of the process in its job; null if unknown"),
-    Column("gpu_name", "string", "the device's GPU; in tables without device those of the report, comma-separated"),
-    Column("gpu_uuid", "string", "its UUID, as nvidia-smi writes it; null where the report leaves that open"),
+    Column("gpu_name", "string", "the device's GPU; in tables without device, all GPUs of the report, comma-separated"),
+    Column("gpu_uuid", "string", "its UUID, as nvidia-smi writes it; null if the report does not identify it"),
     Column("nsys_version", "string", "Nsight Systems that exported the report"),
     Column("schema_version", "string", "Nsight's export schema"),
     Column("pack_version", "string", "version of this pack"),
@@ -46,13 +50,17 @@ def in_dataset(table: Table) -> Table:
 #: One row a report: with it the report's rows in all other tables begin to count.
 REPORTS = Table(
     "reports",
-    "one report; written last, so that its other rows count only when all are there",
+    "one report; written last, so its other rows count only once all are written",
     (
         *(in_dataset(FILES).columns),
-        Column("world_size", "int64", "ranks of the job, as the launcher told them; null if the report does not tell"),
-        Column("model", "string", "the model, as --model or the tag `model` tells; null if neither does"),
+        Column(
+            "world_size",
+            "int64",
+            "ranks of the job, from the launcher's environment; null if the report does not record it",
+        ),
+        Column("model", "string", "the model, from --model or the tag `model`; null if neither is given"),
         Column("tags", "string", "the run's tags as one JSON object"),
-        Column("tables", "string", "the tables that it has a file of, comma-separated; null where that is not told"),
+        Column("tables", "string", "tables that have a file for this report, comma-separated; null if not recorded"),
     ),
 )
 TAGS = in_dataset(
@@ -65,14 +73,14 @@ TAGS = in_dataset(
 #: One row a run: with it the run's rows in the tables over all its reports begin to count.
 RUNS = Table(
     "runs",
-    "one run, whose reports were looked at together",
+    "one run whose reports were analysed together",
     (
         ABOUT[0],
         Column("version", "string", "MD5 of the versions of its reports in order of report_key, joined by commas"),
         Column("reports", "int64", "reports in it"),
-        Column("ranks", "int64", "ranks among these; null if none is known"),
-        Column("message", "string", "what could not be worked out over all reports, empty when nothing"),
-        Column("tables", "string", "the tables that it has a file of, comma-separated; null where that is not told"),
+        Column("ranks", "int64", "distinct ranks among these; null if none is known"),
+        Column("message", "string", "what could not be computed over all reports; empty if nothing"),
+        Column("tables", "string", "tables that have a file for this run, comma-separated; null if not recorded"),
         *ABOUT[-2:],
     ),
 )
@@ -102,10 +110,10 @@ PUBLISHED = Table(
         Column("report", "string", "short name of the report, unique in this run of the recipe"),
         Column("rank", "int64", "rank of the process in its job; null if unknown"),
         ABOUT[0],
-        Column("report_key", "string", "what tells it apart from other reports of the run in the dataset"),
-        Column("version", "string", "of its rows"),
+        Column("report_key", "string", "unique key of the report in its run"),
+        Column("version", "string", "version of its rows"),
         Column("change", "string", "new, replaced, repaired (files were missing) or unchanged"),
-        Column("dataset", "string", "the dataset, as --dataset gave it; null for the one beside the output"),
+        Column("dataset", "string", "the dataset given with --dataset; null for the one beside the output"),
     ),
     sort=(("report", "ascending"), ("report_key", "ascending")),
 )

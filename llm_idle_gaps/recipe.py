@@ -25,13 +25,13 @@ def add_options(add: Add) -> None:
         default=1e3,
         metavar="TIME",
         help="Shortest gap that gets a row in gaps.parquet, such as 5us or 0.5ms; 1us by default.\n"
-        "Everything else counts all gaps",
+        "All sums and the histogram count every gap",
     )
     add(
         "--step-time",
         type=step_time,
         metavar="TIME",
-        help="Step time without the profiler, such as 15.2ms: shown beside, nothing is rescaled",
+        help="Step time without the profiler, such as 15.2ms; shown for comparison, nothing is rescaled",
     )
 
 

@@ -11,56 +11,67 @@ _PHASE = Column("phase", "string", f"phase of the step; `all` is the whole windo
 PLACES = ("in a step", "between steps", "before the first step", "after the last step")
 IN_STEP, BETWEEN, BEFORE, AFTER = PLACES
 _MEANINGS = {
-    "profiler": "the profiler was at work",
-    "graph": "between nodes of one graph launch",
-    "sync": "before the launch: the launching thread was in a synchronising call",
-    "api": "before the launch: it was in another CUDA call",
-    "host": "before the launch: it was in no CUDA call",
+    "profiler": "profiler overhead",
+    "graph": "between nodes of one CUDA graph launch",
+    "sync": "before the launch call: the launching thread was in a synchronising call",
+    "api": "before the launch call: the thread was in another CUDA API call",
+    "host": "before the launch call: the thread was in no CUDA API call (host-bound)",
     "launch": "inside the launch call",
-    "queued": "after the launch call: issued, and waiting for a dependency or the GPU's scheduling",
-    "unknown": "the report has no launch of the operation that ended the gap",
+    "queued": "after the launch call: issued, waiting for a dependency or for GPU scheduling",
+    "unknown": "the report has no launch call for the operation that ended the gap",
 }
 _BY_CAUSE = tuple(Column(f"{cause}_ns", "int64", f"idle: {_MEANINGS[cause]}") for cause in CAUSES)
 _LAUNCHES = (
-    Column("operations", "int64", "kernels, copies, sets and graph executions"),
-    Column("launched", "int64", "of these, those whose launch is in the report"),
-    Column("launches", "int64", "API calls that launched them; a graph launch is one"),
-    Column("graph_launches", "int64", "those that launched a CUDA graph"),
-    Column("copy_launches", "int64", "those that launched a copy"),
-    Column("in_graphs", "int64", "operations seen one by one that a graph launch started"),
-    Column("kernels", "int64", "kernels whose launch is in the report"),
-    Column("kernels_in_graphs", "int64", "those of them that a graph launch started"),
+    Column("operations", "int64", "kernels, memory copies, memsets and graph executions"),
+    Column("launched", "int64", "of these, operations whose launch call is in the report"),
+    Column("launches", "int64", "API calls that launched them; a graph launch counts once"),
+    Column("graph_launches", "int64", "of these, calls that launched a CUDA graph"),
+    Column("copy_launches", "int64", "of these, calls that launched a memory copy"),
+    Column("in_graphs", "int64", "operations traced node by node that a graph launch started"),
+    Column("kernels", "int64", "kernels whose launch call is in the report"),
+    Column("kernels_in_graphs", "int64", "of these, kernels that a graph launch started"),
     Column("opaque_graphs", "int64", "graph executions traced as a whole"),
-    Column("launch_call_ns", "int64", "host time inside the launch calls; copies, which may wait in theirs, left out"),
-    Column("between_launches", "int64", "pairs of launch calls, one after the other on a thread, both in the step"),
+    Column("launch_call_ns", "int64", "host time inside launch calls, without copy calls, which may block"),
+    Column("between_launches", "int64", "pairs of consecutive launch calls on one thread, both in the step"),
     Column(
-        "between_launches_ns", "int64", "host time from the end of the first to the start of the second of each pair"
+        "between_launches_ns",
+        "int64",
+        "host time from the end of the first call to the start of the second, summed over the pairs",
     ),
 )
 _AFTER_SYNC = Column(
-    "after_sync_ns", "int64", "idle: gaps that began while the launching thread waited for the GPU, launch outstanding"
+    "after_sync_ns",
+    "int64",
+    "idle: gaps that began while the launching thread waited for the GPU, before its next launch",
 )
 
 GAPS = Table(
     "gaps",
-    "one gap, at least --min-gap long",
+    "one gap of at least --min-gap",
     (
         Column("report", "string", REPORT_KEYS[0].meaning, coded=True),
         *REPORT_KEYS[1:],
-        Column("start_ns", "int64", "end of the work before"),
+        Column("start_ns", "int64", "end of the preceding operation"),
         Column("end_ns", "int64", "start of the operation that ended the gap"),
-        Column("duration_ns", "int64", "its length"),
+        Column("duration_ns", "int64", "length of the gap"),
         Column("cause", "string", "the cause of its largest part", coded=True),
-        Column("cause_ns", "int64", "that part"),
+        Column("cause_ns", "int64", "length of that part"),
         Column("phase", "string", f"phase of the step it lies in; `{OUTSIDE}` for none", coded=True),
-        Column("place", "string", f"{', '.join(PLACES)}; null where the device has no steps", coded=True),
+        Column("place", "string", f"{', '.join(PLACES)}; null if the device has no steps", coded=True),
         Column("step", "int64", "number of that step; null for none"),
-        Column("previous", "string", "name of the operation before", coded=True),
-        Column("next", "string", "name of the operation after", coded=True),
-        Column("launch_api", "string", "call that launched the operation after; null if not recorded", coded=True),
+        Column("previous", "string", "name of the preceding operation", coded=True),
+        Column("next", "string", "name of the following operation", coded=True),
+        Column(
+            "launch_api", "string", "API call that launched the following operation; null if not recorded", coded=True
+        ),
         Column("thread", "string", "thread that made that call, with its id", coded=True),
-        Column("held_by", "string", "call that held that thread longest before the launch; null for none", coded=True),
-        Column("held_ns", "int64", "how long, all its calls in the gap together; null for none"),
+        Column(
+            "held_by",
+            "string",
+            "CUDA API call in which that thread spent longest before the launch; null for none",
+            coded=True,
+        ),
+        Column("held_ns", "int64", "how long, summed over its calls in the gap; null for none"),
         Column(
             "sync_call",
             "string",
@@ -77,7 +88,7 @@ GAPS = Table(
     sort=(("report", "ascending"), ("device", "ascending"), ("start_ns", "ascending")),
 )
 LARGEST_GAPS = Table(
-    "largest_gaps", "one of the longest gaps of a device, 200 at most, whatever --min-gap is", GAPS.columns, GAPS.sort
+    "largest_gaps", "one of the 200 longest gaps of a device, whatever --min-gap is", GAPS.columns, GAPS.sort
 )
 HISTOGRAM = Table(
     "gap_histogram",
@@ -102,10 +113,10 @@ IDLE = Table(
     (
         *REPORT_KEYS,
         _PHASE,
-        Column("window_ns", "int64", "time looked at; where steps overlap, it is the later one's"),
-        Column("busy_ns", "int64", "some operation ran"),
-        Column("copy_only_ns", "int64", "of busy: only copies and sets ran"),
-        Column("idle_ns", "int64", "nothing ran; window less busy"),
+        Column("window_ns", "int64", "window length; where steps overlap, time counts for the later one"),
+        Column("busy_ns", "int64", "at least one operation ran"),
+        Column("copy_only_ns", "int64", "of busy_ns: only memory copies and memsets ran"),
+        Column("idle_ns", "int64", "nothing ran: window_ns minus busy_ns"),
         *_BY_CAUSE,
         _AFTER_SYNC,
         Column("gaps", "int64", "number of gaps"),
@@ -121,15 +132,21 @@ STEP_IDLE = Table(
         *REPORT_KEYS,
         Column("step", "int64", "number of the step in the report"),
         Column("phase", "string", "phase of the model"),
-        Column("batch", "int64", "sequences in it, as its range tells; null if it does not"),
-        Column("edge", "bool", "may be incomplete, so it counts in no median"),
+        Column("batch", "int64", "sequences in the step; null if its range does not say"),
+        Column("edge", "bool", "may be incomplete; excluded from medians"),
         Column("start_ns", "int64", "first start of its operations"),
-        Column("duration_ns", "int64", "to their last end"),
-        Column("period_ns", "int64", "to the first start of its process's next step; null after the last"),
+        Column("duration_ns", "int64", "first start to last end of its operations"),
+        Column(
+            "period_ns",
+            "int64",
+            "start to start of the process's next step (inter-token latency in decode); null for the last",
+        ),
         Column("idle_ns", "int64", "nothing ran on the device"),
         *_BY_CAUSE,
         _AFTER_SYNC,
-        Column("idle_after_ns", "int64", "idle between its end and the device's next step; null after the last"),
+        Column(
+            "idle_after_ns", "int64", "idle time from its end to the start of the device's next step; null for the last"
+        ),
         *_LAUNCHES,
     ),
     sort=(("report", "ascending"), ("device", "ascending"), ("step", "ascending")),
@@ -140,9 +157,9 @@ TIMELINE = Table(
     (
         *REPORT_KEYS,
         Column("step", "int64", "number of the step"),
-        Column("lane", "string", "where it happened: a stream, the gaps, calls and ranges of the launching thread"),
-        Column("name", "string", "operation, call, range, or the cause of a gap"),
-        Column("start_ns", "int64", "from the step's first start on the GPU; negative before"),
+        Column("lane", "string", "a stream, the gaps, or the API calls or ranges of the launching thread"),
+        Column("name", "string", "operation, API call or range, or the cause of a gap"),
+        Column("start_ns", "int64", "relative to the step's first GPU start; negative before it"),
         Column("duration_ns", "int64", "its length"),
     ),
     sort=(

@@ -25,7 +25,7 @@ def add_options(add: Add) -> None:
         "--families",
         type=Path,
         metavar="FILE",
-        help="Rules of your own, tried before the pack's.\n"
+        help="Your own rules, tried before the pack's.\n"
         "Either tab-separated lines of pattern and family, or the JSON of vLLM's gputrc2graph.\n"
         "Test them with: python -m recipes classify --families FILE NAME",
     )

@@ -13,12 +13,12 @@ FAMILIES = Table(
     "one family of GPU work in one phase on one device",
     (
         *_KEYS,
-        Column("family", "string", "kind of kernel; memcpy and memset for copies and sets by the driver"),
-        Column("group", "string", "coarse family"),
+        Column("family", "string", "kernel family; memcpy and memset for memory copies and memsets"),
+        Column("group", "string", "group of families"),
         Column("calls", "int64", "operations"),
-        Column("time_ns", "int64", "summed durations; concurrent work counts each time"),
-        Column("exclusive_ns", "int64", "what the family adds to the busy time; adds up to busy over families"),
-        Column("share", "double", "time_ns over that of all families in this report, device and phase, 0 to 1"),
+        Column("time_ns", "int64", "summed durations; concurrent operations each count in full"),
+        Column("exclusive_ns", "int64", "what the family adds to the busy time; families sum to the busy time"),
+        Column("share", "double", "share of the time_ns of all families in this report, device and phase, 0 to 1"),
     ),
     sort=(
         ("report", "ascending"), ("device", "ascending"), ("phase", "ascending"), ("time_ns", "descending"),
@@ -30,7 +30,7 @@ KERNELS = Table(
     "one kernel name in one phase on one device",
     (
         *_KEYS,
-        Column("family", "string", "kind of kernel"),
+        Column("family", "string", "kernel family"),
         Column("name", "string", "demangled name"),
         Column("short_name", "string", "name without parameters"),
         Column("calls", "int64", "operations"),

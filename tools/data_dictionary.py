@@ -1,4 +1,4 @@
-"""Writes docs/tables.md out of the definitions that the tables are written with.
+"""Writes docs/tables.md from the table definitions.
 
 .venv/bin/python -m tools.data_dictionary
 """
@@ -16,20 +16,20 @@ from recipes.base.tables import FILES, Column, Table
 PLACE = Path(__file__).resolve().parents[1] / "docs/tables.md"
 HEAD = """# Tables
 
-Every table that the recipes write, made from the definitions that they are written with
-(`tools/data_dictionary.py`). Types are int64, double, string and bool. Times are whole nanoseconds, `_ns` in the
-name; sizes are bytes; shares are 0 to 1. Null means not known or not applicable. In a Parquet file each column carries
-its meaning as the metadata `meaning`, and the file the versions of the pack and of its tables.
+Every table that the recipes write, generated from the table definitions (`tools/data_dictionary.py`). Types are int64,
+double, string and bool. Times are integer nanoseconds (`_ns` in the name); sizes are bytes; shares are 0 to 1. Null
+means not known or not applicable. In a Parquet file each column has its meaning as the metadata `meaning`, and the
+file has the versions of the pack and of its tables.
 
 ## What changed in version 2
 
-Files name the version in their metadata, `schema_version`; datasets of llm_fleet in each row, `dataset_version`.
+Files have the version in their metadata (`schema_version`), datasets of llm_fleet in each row (`dataset_version`).
 
 * `phase` is `outside` for what lies in no step, in every table. In version 1 the tables of llm_idle_gaps (`gaps`,
   `largest_gaps`, `gap_histogram`, `idle`) called it `between_steps`; now tables of all recipes join on `phase`.
-* `place` in `gaps` and `largest_gaps` tells gaps in a step, between steps, before the first and after the last one
-  apart.
-* The part `between_steps` of `step_parts` is no phase, and stays.
+* `place` in `gaps` and `largest_gaps` says whether a gap lies in a step, between steps, before the first step or
+  after the last one.
+* The part `between_steps` of `step_parts` is not a phase, and keeps its name.
 * llm_fleet refuses datasets of version 1: add the reports again to a new one.
 """
 
@@ -60,11 +60,11 @@ def _of_recipes() -> Iterable[str]:
 def _of_dataset() -> Iterable[str]:
     yield (
         "## The dataset of llm_fleet\n\n"
-        "It holds the tables above, of each report and over all reports of a run, and three of its own. In front of\n"
-        "their columns, all but `runs` have these:\n"
+        "It holds the tables above, per report and over all reports of a run, and three of its own. All but `runs`\n"
+        "start with these columns:\n"
     )
     yield _columns(ABOUT)
-    yield "`files` is not in it: `reports` has its columns.\n"
+    yield "`files` is not in the dataset: `reports` has its columns.\n"
     own = tuple(column for column in REPORTS.columns if column.name not in {one.name for one in ABOUT})
     yield _table(Table(REPORTS.name, REPORTS.row, own), "beside the columns above")
     tag = tuple(column for column in TAGS.columns if column.name in ("tag", "value"))
@@ -73,7 +73,7 @@ def _of_dataset() -> Iterable[str]:
 
 
 def _of_answers() -> Iterable[str]:
-    yield "## The output of llm_fleet\n\nAnswers out of the whole dataset, each by the SQL file of its name too.\n"
+    yield "## The output of llm_fleet\n\nAnswers from the whole dataset; each has an SQL file of the same name.\n"
     yield _table(PUBLISHED)
     for table in QUESTIONS:
         yield _table(table)

@@ -128,7 +128,7 @@ def _in_order(keys: list[np.ndarray]) -> bool:
 REPORT_KEYS = (
     Column("report", "string", "short name of the report, unique in this run"),
     Column("rank", "int64", "rank of the process in its job; null if unknown"),
-    Column("device", "int64", "physical GPU where the report tells, else the ordinal that the process sees"),
+    Column("device", "int64", "physical GPU where the report identifies it, else the ordinal that the process sees"),
 )
 
 FILES = Table(
@@ -148,13 +148,13 @@ FILES = Table(
         Column("gpu_name", "string", "GPUs that did work, comma-separated"),
         Column("nsys_version", "string", "Nsight Systems that exported the report"),
         Column("schema_version", "string", "Nsight's export schema"),
-        Column("kernels", "int64", "kernels in the time range looked at"),
+        Column("kernels", "int64", "kernels in the selected time range"),
         Column("window_ns", "int64", "first start to last end of GPU work over all devices"),
-        Column("phase_rule", "string", "rule that gave the phases; null when there are none"),
-        Column("attributed_share", "double", "share of GPU time that lies in a phase; null without phases"),
+        Column("phase_rule", "string", "rule that gave the steps their phases; null without steps"),
+        Column("attributed_share", "double", "share of GPU time in steps; null without steps"),
         Column("quality", "string", "ok, warn or bad"),
         Column("status", "string", "ok, empty or unreadable"),
-        Column("message", "string", "what limits this report, empty when nothing does"),
+        Column("message", "string", "what limits the numbers of this report; empty if nothing does"),
     ),
     sort=(("report", "ascending"), ("path", "ascending")),
 )

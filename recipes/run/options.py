@@ -23,19 +23,19 @@ def add_common_options(add: Add) -> None:
         required=True,
         nargs="+",
         metavar="PATH",
-        help="Reports (.nsys-rep), exports of them (.sqlite, _pqtdir), or directories, searched with all below them.\n"
-        "DIR:n takes the first n of a directory, 'run/**/*.nsys-rep' in quotes what matches,\n"
-        "@FILE the paths in the lines of a text file",
+        help="Reports (.nsys-rep), their exports (.sqlite, _pqtdir), or directories, searched recursively.\n"
+        "DIR:n takes the first n reports of a directory, a quoted pattern such as 'run/**/*.nsys-rep' all matches,\n"
+        "@FILE the paths listed in a text file, one per line",
     )
     add(
         "--output",
         type=expand_output_name,
-        help="Name of the output directory; the first free RECIPE-n if not given.\n"
+        help="Name of the output directory; by default the first free RECIPE-n.\n"
         "%%q{VAR} stands for an environment variable, %%h for the host name, %%p for the process id,\n"
-        "%%n for the smallest number that is free, %%%% for a per cent sign",
+        "%%n for the smallest free number, %%%% for a per cent sign",
     )
     add("--force-overwrite", action="store_true", help="Replace the output directory of an earlier run")
-    add("--csv", action="store_true", help="Write the tables as CSV too")
+    add("--csv", action="store_true", help="Also write the tables as CSV")
     add("--start", type=int, metavar="time", help="Leave out GPU work that ends before this time, in ns")
     add("--end", type=int, metavar="time", help="Leave out GPU work that starts after this time, in ns")
     add(
@@ -48,8 +48,8 @@ def add_common_options(add: Add) -> None:
         "--phases",
         type=Path,
         metavar="FILE",
-        help="Rules of your own for which NVTX ranges are steps, tried before the pack's:\n"
-        "lines of pattern and phase, separated by a tab",
+        help="Your own rules for which NVTX ranges are steps, tried before the pack's:\n"
+        "one pattern and phase per line, separated by a tab",
     )
     add(
         "--rank-map",
@@ -57,9 +57,9 @@ def add_common_options(add: Add) -> None:
         default={},
         metavar="NAME=RANK,...",
         help="The rank of each report, by its file name without suffix: run_a=0,run_b=1.\n"
-        "Else it is read from the environment in the report, the file name, or the name of a thread",
+        "By default it is read from the environment in the report, the file name, or a thread name",
     )
-    add("--strict", action="store_true", help="Fail when any input cannot be used, not only when none can")
+    add("--strict", action="store_true", help="Fail if any input cannot be used, not only if none can")
 
 
 def span_of(args: argparse.Namespace) -> Span:
@@ -79,14 +79,14 @@ def _time_filter(text: str) -> Span:
         slash = ""
         span = Span()
     if not slash or (span.start_ns is not None and span.end_ns is not None and span.start_ns > span.end_ns):
-        raise argparse.ArgumentTypeError(f"'{text}' is no range; write start/end in ns, such as 1000/2000 or /2000")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a range; write start/end in ns, such as 1000/2000 or /2000")
     return span
 
 
 def _rank_map(text: str) -> dict[str, int]:
     pairs = [part.rpartition("=") for part in text.split(",")]
     if not all(name and rank.isascii() and rank.isdigit() and len(rank) < 10 for name, _, rank in pairs):
-        raise argparse.ArgumentTypeError(f"{text!r} is no map of ranks; write report_a=0,report_b=1")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a rank map; write report_a=0,report_b=1")
     if len({name for name, _, _ in pairs}) < len(pairs):
         raise argparse.ArgumentTypeError(f"{text!r} names a report twice; give each one rank")
     return {name: int(rank) for name, _, rank in pairs}
@@ -96,7 +96,7 @@ def duration_ns(text: str) -> float:
     """A time with its unit, in ns. ArgumentTypeError when it is none."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(ns|us|ms|s)", text.strip())
     if not match:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time with a unit; write 15.2ms or 800us")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time with a unit; write 15.2ms or 800us")
     return float(match[1]) * _TIMES_NS[match[2]]
 
 
@@ -105,7 +105,7 @@ def byte_size(text: str) -> int:
     match = re.fullmatch(r"(?i)(\d{1,15})(?:([kmg])(?:i?b)?|b)?", text.strip())
     size = int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[(match[2] or "").lower()] if match else 0
     if not 0 < size < 1 << 50:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size; write 131072 or 128K")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size; write 131072 or 128K")
     return size
 
 
@@ -113,7 +113,7 @@ def step_time(text: str) -> float:
     """The time of a step, in ns. ArgumentTypeError when it is none."""
     time_ns = duration_ns(text)
     if not time_ns:
-        raise argparse.ArgumentTypeError("a step takes some time; write 15.2ms or 800us")
+        raise argparse.ArgumentTypeError("the step time must be above zero; write 15.2ms or 800us")
     return time_ns
 
 
@@ -137,7 +137,9 @@ def expand_output_name(text: str) -> str:
         elif token in ("h", "p", "%"):
             parts.append({"h": socket.gethostname(), "p": str(os.getpid()), "%": "%"}[token])
         else:
-            raise argparse.ArgumentTypeError(f"'%{token}' in '{text}' is no pattern; use %q{{VAR}}, %h, %p, %n or %%")
+            raise argparse.ArgumentTypeError(
+                f"'%{token}' in '{text}' is not a pattern; use %q{{VAR}}, %h, %p, %n or %%"
+            )
     name = "".join(parts)
     if not counted:
         return name
