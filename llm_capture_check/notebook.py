@@ -2,8 +2,8 @@
 
 # %% [markdown]
 # # Capture check
-# Whether the captures can be trusted, what was found, and what to do about it. The data lies in this notebook, so that
-# it opens anywhere; the complete tables are the parquet files it was written with.
+# Whether the captures can be trusted, what was found, and what to do about it. The data is inside this
+# notebook, so it opens anywhere; the complete tables are the parquet files beside it.
 
 # %%
 import html
@@ -55,7 +55,7 @@ shown.head(200).style.apply(
 
 # %% [markdown]
 # ## Captures
-# What each report holds. Whole steps are those that are complete; launches without a record are lost work.
+# What each report holds. Whole steps are complete ones; launches without a record are lost GPU work.
 
 # %%
 shown = captures.drop(columns=["session", "begin_utc_ns", "end_utc_ns"]).astype({"rank": "Int64"})
@@ -64,7 +64,7 @@ shown["engine"] = shown["engine"].astype(object).where(shown["engine"].notna(), 
 shown.head(200)
 
 # %% [markdown]
-# ## When the captures were made
+# ## When the captures were taken
 # Windows on one clock: reports of one job overlap.
 
 # %%
@@ -82,7 +82,7 @@ else:
 
 # %% [markdown]
 # ## Launches and their records over time
-# The window in twenty parts. Launches without a record mean that work was lost: at an end, records stop.
+# The window in twenty parts. Launches without a record mean lost GPU work; if only at the end, records stop there.
 
 # %%
 for report, own in list(records.groupby("report", sort=False))[:4]:
@@ -97,7 +97,7 @@ for report, own in list(records.groupby("report", sort=False))[:4]:
 
 # %% [markdown]
 # ## Step by step
-# The time of each step on the GPU; rings are steps that may be incomplete and count in no median.
+# GPU time of each step; open markers are steps that may be incomplete, which are excluded from medians.
 
 # %%
 for (report, device), own in list(steps.groupby(["report", "device"], sort=False))[:4]:

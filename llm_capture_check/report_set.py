@@ -59,8 +59,8 @@ def stale_exports(reports: ReportSet) -> Iterator[Finding]:
         for older, newer in _stale(path):
             # This run read the report itself, or the export that is old.
             severity = WARN if path.name == older else INFO
-            message = f"{older} is older than {newer}: tools that read it may show another capture"
-            evidence, scope = "by their times of change", Scope(row["report"])
+            message = f"{older} is older than {newer}: tools that read the export may show another capture"
+            evidence, scope = "by modification time", Scope(row["report"])
             yield make("stale_export", message, evidence, severity=severity, scope=scope)
 
 
@@ -85,7 +85,7 @@ def same_twice(reports: ReportSet) -> Iterator[Finding]:
     """The same capture under two names."""
     for same in _alike(reports.captures, "session", "begin_utc_ns", "end_utc_ns", "pids", "operations"):
         if len(same) > 1 and (same[0]["session"] or same[0]["begin_utc_ns"] is not None):
-            message = f"the same capture is given {len(same)} times, and its numbers count as often"
+            message = f"the same capture is given {len(same)} times, so its numbers are counted {len(same)} times"
             evidence = _listed([row["report"] for row in same])
             yield make("duplicate_report", message, evidence, numbers={"reports": len(same)})
 
@@ -114,7 +114,7 @@ def of_one_job(reports: ReportSet) -> Iterator[Finding]:
     twice = sorted(rank for rank, count in counts.items() if count > 1)
     if twice:
         names = [row["report"] for row in ranked if row["rank"] == twice[0]]
-        message = f"rank {twice[0]} is given by {len(names)} reports: they are not of one run"
+        message = f"rank {twice[0]} is given by {len(names)} reports, so these are not from one run"
         yield make("duplicate_rank", message, _listed(names), scope=Scope(rank=twice[0]))
         return
     told = max((row["world_size"] or 0 for row in ranked), default=0)
@@ -127,9 +127,9 @@ def of_one_job(reports: ReportSet) -> Iterator[Finding]:
         severity = WARN if absent <= len(counts) else INFO
         size_told = f"{size}" if told >= size else f"at least {size}"
         evidence, figures = f"{absent} of {size_told}: {ranks}", {"missing": absent, "ranks": size}
-        yield make("missing_rank", "reports of ranks are missing", evidence, severity=severity, numbers=figures)
+        yield make("missing_rank", "reports of some ranks are missing", evidence, severity=severity, numbers=figures)
     yield from _unlike(ranked, "gpu_name", "other_gpu", "ranks ran on different GPUs")
-    yield from _unlike(ranked, "nsys_version", "other_version", "reports were exported by different versions")
+    yield from _unlike(ranked, "nsys_version", "other_version", "reports were exported by different nsys versions")
     yield from _windows(ranked)
 
 
@@ -148,7 +148,7 @@ def _windows(ranked: Sequence[Row]) -> Iterator[Finding]:
         apart_ns = last["begin_utc_ns"] - first["end_utc_ns"]
         if apart_ns > 0:
             evidence = f"rank {last['rank']} begins {format_ns(apart_ns)} after rank {first['rank']} ended"
-            message, figures = "the windows do not overlap in time", {"apart_ns": apart_ns}
+            message, figures = "the capture windows do not overlap in time", {"apart_ns": apart_ns}
             yield make("other_window", message, evidence, numbers=figures)
             return
     longest = max(ranked, key=lambda row: row["window_ns"])
@@ -158,7 +158,7 @@ def _windows(ranked: Sequence[Row]) -> Iterator[Finding]:
             f"rank {longest['rank']} {format_ns(longest['window_ns'])}, rank {shortest['rank']} "
             f"{format_ns(shortest['window_ns'])}"
         )
-        yield make("other_window", "the windows are of different lengths", evidence)
+        yield make("other_window", "the capture windows differ in length", evidence)
 
 
 def _listed(reports: Sequence[str]) -> str:

@@ -44,7 +44,7 @@ def summarise(tables: dict[str, pa.Table], settings: object, told: Told) -> str:
             lines += ["", report or "all reports together", *_told(by_report[report])]
             lines += _command(engines.get(report), by_report[report])
     if len(reports) > len(shown) and findings:
-        lines += ["", "of all reports, by check (findings.parquet has them):", _counts(findings)]
+        lines += ["", "over all reports, by check (details in findings.parquet):", _counts(findings)]
     captures = tables["captures"].to_pylist()
     if captures:
         lines += ["", _inventory(captures)]
@@ -66,7 +66,7 @@ def _verdict(reports: Sequence[str], by_report: dict) -> str:
     counts = Counter(_TRUST[level] for level in levels.values())
     told = [f"{counts[text]} {text}" for text in dict.fromkeys(_TRUST.values()) if counts[text]]
     together = [row["message"] for row in by_report[None] if row["severity"] != INFO]
-    more = f", each by itself; not together: {together[0]}" if together else ""
+    more = f", each by itself; but not as a set: {together[0]}" if together else ""
     return f"Of {len(reports)} captures {', '.join(told)}{more}"
 
 
@@ -90,7 +90,7 @@ def _command(engine: str | None, rows: Sequence[Row]) -> list[str]:
     """How to capture again, where that is what helps."""
     if not any(row["severity"] != INFO and row["check"] in _CAPTURE_AGAIN for row in rows):
         return []
-    return [f"  a command and the code to start from: python -m recipes capture-command {engine or 'ENGINE'}"]
+    return [f"  command and code to start from: python -m recipes capture-command {engine or 'ENGINE'}"]
 
 
 def _counts(findings: Sequence[Row]) -> str:

@@ -2,9 +2,8 @@
 
 # %% [markdown]
 # # Decode floor
-# How long each step really took on the GPU, against the memory-bandwidth floor, and what the difference consists of.
-# The data lies in this notebook, so that it opens anywhere; the complete tables are the parquet files it was written
-# with.
+# How long each step really took on the GPU, against the memory-bandwidth floor, and what makes up the difference.
+# The data is inside this notebook, so it opens anywhere; the complete tables are the parquet files beside it.
 
 # %%
 import html
@@ -71,7 +70,8 @@ pd.DataFrame(
 
 # %% [markdown]
 # ## What a step consists of
-# The mean step of each phase and batch. The parts add up to its projected duration; between steps comes on top.
+# The mean step of each phase and batch. The parts add up to its projected duration; `between steps`
+# comes on top, up to the period.
 
 # %%
 COLOURS = {"floor": "#54a24b", "above the floor": "#eeca3b", "kernels": "#4c78a8", "idle": "#e45756",
@@ -127,7 +127,7 @@ for _, row in totals.sort_values(["other", "total"], ascending=[True, False]).he
 
 # %% [markdown]
 # ## Durations and periods over time
-# A dot a step, its projected duration; a cross its period, from start to start. Steps at the edges of the capture are
+# Dots are projected durations, crosses are periods (start to start: inter-token latency in decode). Edge steps are
 # left out.
 
 # %%
@@ -171,7 +171,8 @@ else:
 
 # %% [markdown]
 # ## Roofline
-# What the GPU could do at an arithmetic intensity, and what the steps did. Left of the ridge the memory is the limit.
+# Attainable throughput at each arithmetic intensity, and what the steps reached. Left of the ridge point, steps are
+# memory-bound.
 
 # %%
 if len(rated) and rated["ridge_flop_per_byte"].notna().any():

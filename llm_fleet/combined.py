@@ -82,7 +82,7 @@ def _given(dataset: Dataset, reports: pa.Table, recipe: Recipe) -> tuple[dict[st
     rows = sum(dataset.count(table, reports) for table in wanted.values())
     if rows > MOST_ROWS:
         raise PackError(
-            f"{format_count(rows, 'row')} in {format_count(len(reports), 'report')} are too many to be looked at "
+            f"{format_count(rows, 'row')} in {format_count(len(reports), 'report')} are too many to analyse "
             f"together; run {recipe.NAME} on some of the reports"
         )
     tables, gpus = {}, [_GPUS.empty_table()]

@@ -60,7 +60,9 @@ def check_run(run: str) -> None:
     """PackError for a run's name that no folder could have."""
     # The one name that means none to Hive's readers.
     if run in ("", _NO_RUN) or len(quote(run, safe="")) > _LONGEST_NAME:
-        raise PackError(f"a run named {run[:40]!r} cannot be: give --run a name of 1 to {_LONGEST_NAME} letters")
+        raise PackError(
+            f"{run[:40]!r} cannot be the name of a run: give --run a name of 1 to {_LONGEST_NAME} characters"
+        )
 
 
 def encode(table: Table, rows: pa.Table) -> pa.Buffer:
@@ -96,8 +98,8 @@ class Dataset:
             others = [path for path in self.storage.names("") if not is_unfinished(path)]
             if others and self.storage.read(MARKER) is None:
                 raise PackError(
-                    f"{self.storage.url}: holds files and is no dataset of llm_fleet ({MARKER} is missing); give "
-                    "--dataset an empty or a new folder"
+                    f"{self.storage.url}: holds files and is not a dataset of llm_fleet ({MARKER} is missing); give "
+                    "--dataset an empty or new folder"
                 )
             self.storage.write(MARKER, json.dumps({"dataset_version": DATASET_VERSION}).encode())
         # A file without rows: readers find the table before the first run is complete.

@@ -2,8 +2,8 @@
 
 # %% [markdown]
 # # Fleet
-# Questions over all runs in a dataset of `llm_fleet`. The answers lie in this notebook, so that it opens anywhere; the
-# SQL that gives them is shown with each, and the last section runs it on the dataset itself where DuckDB is installed.
+# Questions over all runs in a dataset of `llm_fleet`. The answers are inside this notebook, so it opens anywhere; the
+# SQL behind each is shown, and the last section runs it on the dataset itself where DuckDB is installed.
 
 # %%
 import html
@@ -99,9 +99,9 @@ print(SQL["family_shares"])
 
 # %% [markdown]
 # ## Slowest ranks and hosts
-# Own time is busy time less exposed communication, over the median of the run. z is robust, and over the whole fleet:
-# above 3.5, and if it is more than a few per cent, look at the rank, its GPU and its host. Where all others are alike,
-# little is much.
+# Own time is busy time minus exposed communication, relative to the median of the run. z is a robust z-score over the
+# whole fleet: if it is above 3.5 and the excess more than a few per cent, look at the rank, its GPU and its host. Where
+# all others are nearly equal, a small excess already gives a large z.
 
 # %%
 ranks = escaped(tables["slow_ranks"].dropna(subset="above"))
@@ -127,7 +127,7 @@ if len(steps):
         go.Scatter(name=name, x=group_of(steps), y=steps[f"period_{name}_ns"] / 1e6, mode="markers")
         for name in ("p50", "p99")
     ]
-    go.Figure(points, {"yaxis": {"title": "period, ms", "type": "log"}}).show()
+    go.Figure(points, {"yaxis": {"title": "period (inter-token latency in decode), ms", "type": "log"}}).show()
 show("step_percentiles")
 
 # %% [markdown]
@@ -145,15 +145,15 @@ if len(idle):
 show("idle_causes")
 
 # %% [markdown]
-# ## Captures that are not to be trusted
+# ## Captures with limited or doubtful numbers
 
 # %%
 show("doubtful_captures", "capture_findings")
 
 # %% [markdown]
 # ## This week against last
-# The run is the unit: steps and ranks of one run are not independent. The bars are 95 % intervals; of 20 lines one is
-# expected beside its interval by chance alone.
+# The run is the unit: steps and ranks of one run are not independent. The bars are 95 % confidence
+# intervals; one true value in 20 is expected outside its interval by chance alone.
 
 # %%
 changes = escaped(tables["regressions"])
@@ -169,13 +169,13 @@ show("regressions")
 
 # %% [markdown]
 # ## Ask the dataset itself
-# With DuckDB (`pip install duckdb`) the same questions, and any of yours, run on the dataset as it is now.
+# With DuckDB (`pip install duckdb`) the same questions, and your own, run on the dataset as it is now.
 # `of_reports('steps')` gives the rows of a table that count, `of_runs('ranks')` those of a table over all reports of a
 # run.
 
 # %%
 given = tables["published"]["dataset"].dropna()
-# Beside the output folder that this notebook was made in, where no other was given. Put another path or URL here.
+# By default beside the output folder of this notebook. Put another path or URL here.
 DATASET = given.iloc[0] if len(given) else str(Path.cwd().with_name(Path.cwd().name + "-dataset"))
 QUESTION = SQL["overview"]
 

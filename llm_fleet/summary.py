@@ -23,12 +23,12 @@ _SHOWN = 8
 #: The layout of devices that do not communicate, which goes without saying.
 ALONE = "no communication"
 _NO_DUCKDB = (
-    "has no DuckDB, which works them out; pip install duckdb into it and run this again, or ask the dataset with any "
+    "has no DuckDB, which computes them; pip install duckdb there and run this again, or query the dataset with any "
     f"DuckDB and the files in {SQL_FOLDER}"
 )
 _CHANGES = ("new", "replaced", "repaired", "unchanged")
 _UNNAMED = (
-    "runs without a model are compared within themselves only, and not week by week: give --model or --tag model=NAME"
+    "runs without a model are compared only within themselves, not week by week: give --model or --tag model=NAME"
 )
 
 
@@ -62,9 +62,9 @@ def _doubtful(tables: dict[str, pa.Table]) -> list[str]:
     """What the answers lack, and what they count once."""
     rows = tables["doubtful_captures"].to_pylist()
     kinds = {
-        "lost": "lack files, so that some of their rows are in no answer: add them again",
-        "same_as": "have the same content as others of their run: each content counts once",
-        "future": "are dated more than a day in the future: in no regressions",
+        "lost": "lack files, so some of their rows are missing from the answers: add them again",
+        "same_as": "duplicate another report of their run: each content counts once",
+        "future": "are dated more than a day in the future: excluded from regressions",
     }
     counts = {name: sum(bool(row[name]) for row in rows) for name in kinds}
     return [
@@ -81,9 +81,9 @@ def _slow(tables: dict[str, pa.Table]) -> list[str]:
     if ranks:
         worst = ranks[0]
         told.append(
-            f"slow: {format_count(len(ranks), 'line')} of slow_ranks, most of all {worst['report']} (run "
+            f"slow: {format_count(len(ranks), 'row')} of slow_ranks, the slowest is {worst['report']} (run "
             f"{worst['run_name']}, host {worst['host']}): {format_share(worst['above'])} above the median of "
-            f"its run, beside {format_count(worst['compared'], 'device')} alike"
+            f"its run; {format_count(worst['compared'], 'device')} compared"
         )
     if hosts:
         names = ", ".join(str(row["host"]) for row in hosts[:_SHOWN])

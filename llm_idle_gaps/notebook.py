@@ -3,8 +3,8 @@
 # %% [markdown]
 # # Idle gaps
 # When the GPU ran nothing, and why. A gap is time in which no stream and no process ran anything on a device; copies
-# and graph executions count as work. The data lies in this notebook, so that it opens anywhere; the complete tables are
-# the parquet files it was written with.
+# and graph executions count as work. The data is inside this notebook, so it opens anywhere; the complete tables are
+# the parquet files beside it.
 
 # %%
 import html
@@ -122,8 +122,8 @@ else:
 
 # %% [markdown]
 # ## Idle time of each step
-# A bar a step, in order of time; idle time inside the step by cause, and from its end to the next step. Pale where the
-# step may be incomplete.
+# One bar per step, in order of time: idle time inside the step by cause, and from its end to the next step. Pale bars
+# are steps that may be incomplete.
 
 # %%
 # The places with most steps; the parquet files have them all.
@@ -149,7 +149,8 @@ if not len(steps):
 # %% [markdown]
 # ## One step in detail
 # The median step of the leading phase: what the GPU ran, where it was idle, and what the launching threads did.
-# Drag to zoom in, double-click to zoom out, hover for names. Of a step with more than 2,000 operations the beginning.
+# Drag to zoom in, double-click to zoom out, hover for names. Of a step with more than 2,000 operations, only the
+# beginning is shown.
 
 
 # %%

@@ -2,8 +2,8 @@
 
 # %% [markdown]
 # # Kernel families
-# Which kinds of kernels the GPU time goes to. The data lies in this notebook, so that it opens anywhere; the complete
-# tables are the parquet files it was written with.
+# Which kinds of kernels the GPU time goes to. The data is inside this notebook, so it opens anywhere; the complete
+# tables are the parquet files beside it.
 
 # %%
 import html
@@ -54,7 +54,7 @@ read.astype({"rank": "Int64", "kernels": "Int64"})
 
 # %% [markdown]
 # ## Families per report and phase
-# Summed kernel durations. Concurrent kernels count each time, so a bar can be longer than the window.
+# Summed kernel durations. Concurrent kernels each count in full, so a bar can be longer than the window.
 
 
 # %%
@@ -115,7 +115,7 @@ if len(kernels):
 
 # %% [markdown]
 # ## Spread over ranks
-# One dot a report and device. A family whose dots lie apart is where ranks do different work, or wait.
+# One dot per report and device. Where a family's dots are far apart, ranks do different work, or wait.
 
 # %%
 whole = families[families["phase"] == "all"]
@@ -148,7 +148,7 @@ pd.DataFrame(
 
 # %% [markdown]
 # ## Unclassified names
-# Sort them with rules of your own: `--families FILE`, and `python -m recipes classify` to test them.
+# Classify them with your own rules: `--families FILE`, and `python -m recipes classify` to test them.
 
 # %%
 other = kernels[(kernels["phase"] == "all") & (kernels["family"] == "other")].sort_values("ms", ascending=False)

@@ -119,7 +119,7 @@ def _unclassified(families: pd.DataFrame, kernels: pd.DataFrame) -> list[str]:
         [shortened(row.Index, 90), format_ms(row.time_ns), format_share(row.time_ns / total_ns), f"{row.calls:,}"]
         for row in by_name.itertuples()
     ]
-    hint = "Sort them with rules of your own (--families FILE); test rules with: python -m recipes classify"
+    hint = "Classify them with your own rules (--families FILE); test rules with: python -m recipes classify"
     return ["", text_table(["largest unclassified names", "time ms", "share", "calls"], rows), hint]
 
 

@@ -225,7 +225,7 @@ def test_worker_without_this_pack_says_what_to_do(pack, version, why, tmp_path):
         dask_cluster._caller(pack, version, str(tmp_path))(b"")
     assert why in str(error.value)
     assert (
-        f"have {pack} under the same path there, on a shared file system, or pip install nsys-llm-recipes=={version}"
+        f"make {pack} available under the same path there, on a shared file system, or pip install nsys-llm-recipes=={version}"
         in str(error.value)
     )
 

@@ -486,7 +486,7 @@ def test_folder_of_something_else_is_left_alone(content, tmp_path):
     if content is not None:
         (tmp_path / MARKER).write_text(content)
     before = tree(tmp_path)
-    with pytest.raises(PackError, match="damaged" if content else "is no dataset of llm_fleet"):
+    with pytest.raises(PackError, match="damaged" if content else "is not a dataset of llm_fleet"):
         open_dataset(str(tmp_path)).begin()
     assert tree(tmp_path) == before
 

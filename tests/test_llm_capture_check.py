@@ -508,7 +508,7 @@ def test_options_that_cost_much_are_named_by_a_real_capture(nsys, tmp_path):
         pytest.skip("this Nsight cannot capture here")
     done = nsight(nsys, "recipe", "llm_capture_check", "--input", tmp_path / "r.nsys-rep", "--output", tmp_path / "out")
     assert done.stdout.startswith("This capture cannot be used: no GPU work")
-    assert "tracing_options" in done.stdout and "operating system calls (-t osrt)" in " ".join(done.stdout.split())
+    assert "tracing_options" in done.stdout and "OS runtime calls (-t osrt)" in " ".join(done.stdout.split())
 
 
 def test_every_engine_has_a_remedy_that_is_not_its_own():

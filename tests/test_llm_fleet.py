@@ -232,7 +232,7 @@ def test_run_with_too_many_rows_is_not_looked_at_together(tmp_path, monkeypatch)
     fleet("--input", *REPORTS[:2], "--run", "r", "--output", tmp_path / "out", "--dataset", tmp_path / "ds")
     (run,) = pq.read_table(tmp_path / "out" / "overview.parquet").to_pylist()
     # 85 collectives a rank, and 5 steps in a table of their own.
-    assert "llm_nccl_sum: 180 rows in 2 reports are too many to be looked at together" in run["message"]
+    assert "llm_nccl_sum: 180 rows in 2 reports are too many to analyse together" in run["message"]
 
 
 def test_tables_of_events_are_left_out(real):
@@ -931,11 +931,11 @@ def test_summary_tells_what_is_not_compared_and_what_counts_once(tmp_path):
     given = {PUBLISHED.name: PUBLISHED.empty(), **answers(open_dataset(str(tmp_path)))}
     said = summarise(given, chosen, Told()).splitlines()
     assert [line for line in said if "(see doubtful_captures)" in line] == [
-        "1 of all reports lack files, so that some of their rows are in no answer: add them again "
+        "1 of all reports lack files, so some of their rows are missing from the answers: add them again "
         "(see doubtful_captures)",
-        "2 of all reports have the same content as others of their run: each content counts once "
+        "2 of all reports duplicate another report of their run: each content counts once "
         "(see doubtful_captures)",
-        "1 of all reports are dated more than a day in the future: in no regressions (see doubtful_captures)",
+        "1 of all reports are dated more than a day in the future: excluded from regressions (see doubtful_captures)",
     ]
     assert said[-1].endswith("not week by week: give --model or --tag model=NAME")
 

@@ -1,11 +1,11 @@
--- What is wrong with the captures of each run, the commonest first, and what helps: findings of llm_capture_check on single
+-- What is wrong with the captures of each run, most common first, and what helps: findings of llm_capture_check on single
 -- reports, and on the reports of a run as a set (then reports is 0). message and remedy are of one of these findings.
 --
 -- A row: one kind of finding in one run
 --   run_name  string  the run
 --   severity  string  error: there are no numbers; warn: some are wrong or missing
 --   check     string  what was checked, see llm_capture_check
---   reports   int64   reports with it; 0 for what the reports show as a set
+--   reports   int64   reports with it; 0 for findings about the reports as a set
 --   message   string  what was found, in one of them
 --   remedy    string  the command or code that helps in that one
 

@@ -1,9 +1,9 @@
--- Where the rows are, for those who ask a dataset by hand: run this and then views.sql first, in the same connection.
+-- Where the rows are, for querying a dataset by hand: run this first, then views.sql, in the same connection.
 --
 --     SET VARIABLE dataset = 'path or URL of the dataset';
 
 CREATE OR REPLACE TEMP MACRO place() AS
--- Signs that would mean any letters; behind a URL's question mark are its parameters.
+-- Escapes glob characters; a URL's question mark starts its parameters and stays.
 regexp_replace(
     getvariable('dataset'), if(contains(getvariable('dataset'), '://'), '([*[])', '([*?[])'), '[\1]', 'g'
 );

@@ -1,19 +1,19 @@
--- Which captures are not to be trusted, and why: limited ones; copies, which are two reports of a run with the same content
--- (one counts); those with files missing, so that some of their rows are in no answer until they are added again; and those
--- dated more than a day in the future, which are left out of regressions.
+-- Which captures not to trust, and why: those with limited numbers; copies, two reports of a run with the same content
+-- (one counts); those with files missing, so that some rows are missing from the answers until they are added again; and
+-- those dated more than a day in the future, which are left out of regressions.
 --
--- A row: one report whose numbers are limited, or that is there twice, or lacks files, or has a wrong date
+-- A row: one report that has limited numbers, is there twice, lacks files, or has a wrong date
 --   run_name  string  the run
 --   report    string  the report
 --   host      string  its host
 --   rank      int64   its rank; null if unknown
---   captured  string  when it was captured, UTC
+--   captured  string  time of the capture, UTC
 --   quality   string  ok, warn or bad
 --   status    string  ok or empty
---   message   string  what limits it
+--   message   string  what limits its numbers
 --   same_as   string  another report of the run with the same content; null for none
---   lost      string  tables whose files of it are missing, comma-separated; null for none
---   future    bool    dated more than a day after now: left out of regressions
+--   lost      string  tables whose files are missing for this report, comma-separated; null for none
+--   future    bool    dated more than a day in the future: left out of regressions
 
 WITH twins AS (
     SELECT run_name, version, min(report) AS first, max(report) AS last, count(*) AS copies

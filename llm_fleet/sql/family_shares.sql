@@ -4,12 +4,12 @@
 -- A row: one family of GPU work in one phase of one run
 --   run_name      string  the run
 --   phase         string  phase of the model; `all` is the whole window, `outside` what is in no step
---   family        string  kind of kernel
+--   family        string  kernel family
 --   reports       int64   reports with such work
 --   calls         int64   operations
 --   time_ns       int64   summed durations over all devices of the run
 --   exclusive_ns  int64   what the family adds to the busy time
---   share         double  time_ns over that of all families in the run and phase, 0 to 1
+--   share         double  share of the time_ns of all families in the run and phase, 0 to 1
 
 SELECT
     run_name,

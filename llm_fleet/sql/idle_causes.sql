@@ -1,5 +1,5 @@
--- What the GPUs waited for, day by day (UTC): idle time by cause, and its share of the time looked at. A cause that a report
--- does not tell (one that an older pack did not know) is not 0: that report's window is not in the share.
+-- What the GPUs waited for, day by day (UTC): idle time by cause, and its share of the analysed window. A cause that a
+-- report lacks (one that an older pack did not know) is not 0: that report's window is not in the share.
 --
 -- A row: one cause of idle time on one day
 --   day        string  day of the capture, UTC; null if unknown
@@ -7,8 +7,8 @@
 --   runs       int64   runs
 --   reports    int64   reports in these
 --   idle_ns    int64   idle time of that cause, over all devices
---   window_ns  int64   time looked at in reports that tell this cause, over all devices
---   share      double  idle over window, 0 to 1
+--   window_ns  int64   windows of the reports that have this cause, over all devices
+--   share      double  idle_ns divided by window_ns, 0 to 1
 
 WITH whole AS (
     SELECT

@@ -3,13 +3,13 @@
 -- A row: one run
 --   run_name        string  the run
 --   reports         int64   its reports
---   hosts           int64   hosts of these
---   ranks           int64   ranks of these
---   first_captured  string  when the first was captured, UTC; null if unknown
---   last_captured   string  when the last was captured, UTC
---   tags            string  tags, as JSON; `various` where its reports differ in them
---   doubtful        int64   reports with a limit, see doubtful_captures
---   message         string  what could not be worked out over all its reports; null when that is not done yet
+--   hosts           int64   distinct hosts
+--   ranks           int64   distinct ranks
+--   first_captured  string  time of the first capture, UTC; null if unknown
+--   last_captured   string  time of the last capture, UTC
+--   tags            string  tags, as JSON; `various` if its reports differ in them
+--   doubtful        int64   reports with limited numbers, see doubtful_captures
+--   message         string  what could not be computed over all its reports; null if not yet done
 
 SELECT
     run_name,

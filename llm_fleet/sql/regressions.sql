@@ -6,23 +6,23 @@
 -- the future are too (see doubtful_captures). The same content in two runs is one run's, the first by name.
 --
 -- The independent unit is the run: its steps and its ranks depend on each other. A run's value is the median over its
--- devices of the logarithm of their median period (edges left out). change compares the means of the two weeks; low and high
+-- devices of the logarithm of their median period (edge steps left out). change compares the means of the two weeks; low and high
 -- are its 95 % interval, by Welch's t with the degrees of freedom rounded down. With fewer than three runs on a side, or runs
--- on a side that do not differ at all, there is no interval and no verdict. Of 20 lines one is expected beside its interval
--- by chance alone.
+-- on a side that do not differ at all, there is no interval and no verdict. One true value in 20 is expected outside its
+-- interval by chance alone.
 --
 -- A row: one model, phase and batch on one GPU, in the last two weeks
---   model        string  the model; null where neither --model nor a tag tells
+--   model        string  the model; null if neither --model nor a tag gives it
 --   layout       string  ranks of the job, where the device communicates; `no communication` otherwise
 --   phase        string  phase of the steps
---   batch        int64   sequences in a step; null if the ranges do not tell
---   tokens       int64   tokens of each of the steps, where these are compared by them; null otherwise
+--   batch        int64   sequences in a step; null if the ranges do not say
+--   tokens       int64   tokens of each step, if steps are compared by tokens; null otherwise
 --   gpu_name     string  the GPU
 --   runs_before  int64   runs of the week before the last seven days
 --   runs_now     int64   runs of the last seven days up to the newest capture
---   before_ns    double  period then: geometric mean over runs
---   now_ns       double  period now
---   change       double  now over before less 1
+--   before_ns    double  period of the week before: geometric mean over runs
+--   now_ns       double  period of the last seven days, likewise
+--   change       double  now_ns / before_ns - 1
 --   low          double  lower end of its 95 % interval; null where there is no verdict
 --   high         double  upper end
 --   verdict      string  slower, faster, no difference shown; or too few runs: fewer than three in a week, or all equal

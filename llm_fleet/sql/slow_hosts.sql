@@ -1,5 +1,5 @@
 -- Which hosts are slow as a whole: the medians of their devices' own time over their runs' (see slow_ranks.sql, also for
--- what is compared and what is left out), host beside host.
+-- what is compared and what is left out), host by host.
 --
 -- Only from groups of at least four devices, in runs on more than one host: a host is not compared with itself. A device is one value,
 -- the median over its groups, however many batches it ran. z is robust over hosts, as in slow_ranks; null for fewer than
@@ -7,7 +7,7 @@
 --
 -- A row: one host
 --   host      string  the host
---   reports   int64   its reports with steps that are compared with those of other hosts
+--   reports   int64   its reports with steps that are compared with other hosts
 --   devices   int64   devices in these
 --   above     double  median over its devices of their median `above` in slow_ranks
 --   z         double  0.6745 (above - median over hosts) / MAD, as in slow_ranks; null for fewer than four hosts

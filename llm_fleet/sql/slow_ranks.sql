@@ -1,10 +1,10 @@
--- Which ranks take longer for their own work than the others of their run do for the same, run after run.
+-- Which ranks take longer for their own work than the other ranks of their run for the same work, run after run.
 --
--- own_ns: median over a device's steps (edges left out) of busy time less exposed communication, in which a rank mostly
--- waits for others: waiting spreads, own work does not. above: own_ns over the median of the run's devices with the same
--- model, layout, phase, batch and GPU. So a run that is slow as a whole names nobody, and a slow rank is slow in a fast run
--- too. z compares above with that of all such devices of the dataset, not those of one run only; where no model is known,
--- with those of the same run. A device that is alone in its run is compared with nobody: its run or itself may be slow.
+-- own_ns: median over a device's steps (edge steps left out) of busy time minus exposed communication, in which a rank
+-- mostly waits for others: waiting spreads to all ranks, own work does not. above: own_ns over the median of the run's devices with the same
+-- model, layout, phase, batch and GPU. So a run that is slow as a whole flags no rank, and a slow rank is flagged
+-- in fast runs too. z compares above with that of all such devices of the dataset, not those of one run only; where no model is known,
+-- with those of the same run. A device that is alone in its run is not compared: it or its run may be slow.
 --
 -- layout: the ranks of the job where the device communicates; without communication they work each for itself. What it does
 -- not tell (8 ranks as TP 8, or as TP 4 and PP 2) and the data type are another model, to be named so
@@ -20,17 +20,17 @@
 --   rank      int64   its rank; null if unknown
 --   device    int64   its device
 --   gpu_name  string  the GPU
---   gpu_uuid  string  its UUID; null where the report leaves that open
---   model     string  the model; null where neither --model nor a tag tells
+--   gpu_uuid  string  its UUID; null if the report does not identify it
+--   model     string  the model; null if neither --model nor a tag gives it
 --   layout    string  ranks of the job, where the device communicates; `no communication` otherwise
 --   phase     string  phase of the steps
---   batch     int64   sequences in a step; null if the ranges do not tell
---   tokens    int64   tokens of each of the steps, where these are compared by them; null otherwise
---   steps     int64   steps that count; edges do not
---   own_ns    double  median over steps of busy time less exposed communication
+--   batch     int64   sequences in a step; null if the ranges do not say
+--   tokens    int64   tokens of each step, if steps are compared by tokens; null otherwise
+--   steps     int64   steps counted; edge steps are excluded
+--   own_ns    double  median over steps of busy time minus exposed communication
 --   run_ns    double  median of that over the run's devices of the same model, layout, phase, batch, GPU
---   above     double  own over run less 1; null for a device that is alone in its run
---   z         double  robust distance of above from the fleet's median; null for fewer than four devices, and where all are equal
+--   above     double  own_ns / run_ns - 1; null for a device that is alone in its run
+--   z         double  robust z-score of above over the fleet; null for fewer than four devices, and where all are equal
 --   compared  int64   devices compared, in all runs that have several (in this one, without a model)
 
 WITH spread AS (

@@ -1,26 +1,26 @@
--- How long steps take, by model, layout, phase, batch and GPU, and how far that is from the floor. Where no model is known, a run is by
--- itself and named; see slow_ranks.sql for layout, and for what it does not tell.
+-- How long steps take, by model, layout, phase, batch and GPU, and how far that is from the bandwidth floor. Where no model is known, a
+-- run is kept separate and named; see slow_ranks.sql for layout, and for what it does not tell.
 --
--- Percentiles are of the steps themselves (a step on each of its devices once, edges left out), not of reports' percentiles;
--- between two steps they are interpolated. floor_ratio_p50: median of duration over floor, of steps that have a floor.
+-- Percentiles are of the steps themselves (each step once per device, edge steps left out), not of reports' percentiles;
+-- between two steps they are interpolated. floor_ratio_p50: median of duration / floor over steps that have a floor.
 --
 -- A row: one model, phase and batch on one GPU
---   model             string  the model; null where neither --model nor a tag tells
+--   model             string  the model; null if neither --model nor a tag gives it
 --   run_name          string  the run, where no model is known; null otherwise
 --   layout            string  ranks of the job, where the device communicates; `no communication` otherwise
 --   phase             string  phase of the steps
---   batch             int64   sequences in a step; null if the ranges do not tell
+--   batch             int64   sequences in a step; null if the ranges do not say
 --   gpu_name          string  the GPU
 --   runs              int64   runs
 --   reports           int64   reports in these
---   steps             int64   steps on their devices; edges do not count
---   periods           int64   steps that have a next one, so that they have a period
---   period_p50_ns     double  median period of the steps
+--   steps             int64   steps, once per device; edge steps are excluded
+--   periods           int64   steps with a following step, and so a period
+--   period_p50_ns     double  median period (start to start: inter-token latency in decode)
 --   period_p99_ns     double  its 99th percentile
---   duration_p50_ns   double  median projected interval
+--   duration_p50_ns   double  median projected duration
 --   duration_p99_ns   double  its 99th percentile
---   floor_ratio_p50   double  median of duration over floor; null without --model
---   steps_with_floor  int64   steps that this is of
+--   floor_ratio_p50   double  median of duration / floor; null without --model
+--   steps_with_floor  int64   steps in floor_ratio_p50
 
 WITH floors AS (
     SELECT run_name, report_key, device, phase, batch, floor_ns FROM of_reports('floor') WHERE floor_ns > 0

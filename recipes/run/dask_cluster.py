@@ -26,7 +26,7 @@ _RETRIES = 2
 #: So long a cluster may be without any worker when a run begins.
 _WORKER_S = 300
 _DIED = (
-    "every worker that tried it died, mostly for lack of memory; use workers with more, or a shorter time range "
+    "every worker that tried it died, usually for lack of memory; use workers with more, or a shorter time range "
     "(--filter-time)"
 )
 
@@ -74,7 +74,7 @@ def on_cluster(client: Any, lost: Lost, tasks: Sequence[Task]) -> Iterator[Resul
                 raise PackError(str(error))
             yield lost(task, _DIED if isinstance(error, KilledWorker) else " ".join(str(error).split()))
         else:
-            raise PackError("the Dask cluster went away during the run; look at its scheduler, then run again")
+            raise PackError("the Dask cluster disappeared during the run; check its scheduler, then run again")
 
 
 def _wait_for_worker(client: Any) -> None:
@@ -86,7 +86,7 @@ def _wait_for_worker(client: Any) -> None:
         client.wait_for_workers(1, timeout=_WORKER_S)
     except (DaskTimeoutError, asyncio.TimeoutError):
         raise PackError(
-            f"--mode dask-futures: the cluster has had no worker for {_WORKER_S} s; look at why its workers did not "
+            f"--mode dask-futures: the cluster has had no worker for {_WORKER_S} s; check why its workers did not "
             "start, or use --mode concurrent"
         ) from None
 
@@ -145,10 +145,10 @@ def _caller(pack: str, version: str, folder: str) -> Any:
         there = f"{os.uname().nodename} ({sys.executable})"
         if status == 3:
             raise ImportError(
-                f"the Dask worker on {there} cannot run the pack: {last}; have {pack} under the same path there, on a "
-                f"shared file system, or pip install nsys-llm-recipes=={version} into its Python"
+                f"the Dask worker on {there} cannot run the pack: {last}; make {pack} available under the same path "
+                f"there, on a shared file system, or pip install nsys-llm-recipes=={version} into its Python"
             )
-        reason = "was killed, mostly for lack of memory" if status == -signal.SIGKILL else f"failed: {last}"
+        reason = "was killed, usually for lack of memory" if status == -signal.SIGKILL else f"failed: {last}"
         raise RuntimeError(f"its process on {there} {reason}")
 
     return call

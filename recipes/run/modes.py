@@ -22,7 +22,7 @@ def concurrently(function: Callable[[Task], Result], lost: Lost, tasks: Sequence
     """
     chosen = os.environ.get(_WORKERS, "")
     if chosen and not (chosen.isdecimal() and int(chosen)):
-        raise PackError(f"{_WORKERS} is {chosen!r}; set it to a number of processes from 1")
+        raise PackError(f"{_WORKERS} is {chosen!r}; set it to a number of processes, 1 or more")
     count = min(len(tasks), int(chosen or 0) or workers.cores())
     return one_by_one(function, lost, tasks) if count < 2 else workers.in_processes(function, lost, tasks, count)
 

@@ -143,7 +143,7 @@ def _check_rank_map(ranks: dict[str, int], inputs: list[Input]) -> None:
     unknown = [name for name in ranks if name not in labels]
     if unknown:
         known = ", ".join(labels[:5])
-        raise PackError(f"--rank-map: {unknown[0]} is none of the inputs; their names are {known}")
+        raise PackError(f"--rank-map: {unknown[0]} is not one of the inputs; their names are {known}")
 
 
 def _tasks(

@@ -20,7 +20,7 @@ Lost = Callable[[Task, str], Result]
 
 _LOOK_S = 1.0
 _KILLED = (
-    "its worker process was killed twice, mostly for lack of memory; use a machine with more, or a shorter time range "
+    "its worker process was killed twice, usually for lack of memory; use a machine with more, or a shorter time range "
     "(--filter-time)"
 )
 
