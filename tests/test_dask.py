@@ -225,9 +225,9 @@ def test_worker_without_this_pack_says_what_to_do(pack, version, why, tmp_path):
         dask_cluster._caller(pack, version, str(tmp_path))(b"")
     assert why in str(error.value)
     assert (
-        f"make {pack} available under the same path there, on a shared file system, or pip install nsys-llm-recipes=={version}"
-        in str(error.value)
-    )
+        f"make {pack} available under the same path there, on a shared file system, or "
+        f"pip install nsys-llm-recipes=={version}"
+    ) in str(error.value)
 
 
 def elsewhere(monkeypatch, cluster, reports, tmp_path):

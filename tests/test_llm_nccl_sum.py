@@ -801,7 +801,7 @@ def test_map_of_ranks_that_names_no_input_is_an_error(sqlite_of, tmp_path):
     done = pack("run", "llm_nccl_sum", "--input", sqlite_of(newest("tp_slow_rank0")), "--rank-map", "tp_slow_rnk0=5",
                 "--output", tmp_path / "out")  # fmt: skip
     assert done.returncode == 1
-    assert "--rank-map: tp_slow_rnk0 is none of the inputs" in done.stderr
+    assert "--rank-map: tp_slow_rnk0 is not one of the inputs" in done.stderr
 
 
 def test_unreadable_payload_is_no_message(make_export):
