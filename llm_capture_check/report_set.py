@@ -16,9 +16,9 @@ from recipes.findings.finding import INFO, WARN, Finding, Scope
 from recipes.findings.registry import REPORTS, find, make
 from recipes.run.recipe import Combined
 
-#: Files that were copied together may differ in time by so much.
+#: Files that were copied together may differ in modification time by so many seconds.
 _COPIED_S = 60
-#: Windows of one job differ in length by this factor at most.
+#: Windows of one job, opened at the same steps, do not differ in length by more than this factor.
 _LENGTHS = 1.5
 _SHOWN = 5
 _REPORTS, _EXPORTS = (".nsys-rep", ".qdrep"), (".sqlite", "_pqtdir")

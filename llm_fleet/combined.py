@@ -19,7 +19,7 @@ from recipes.base.tables import FILES, Table
 from recipes.base.units import format_count
 from recipes.run.recipe import Recipe
 
-#: Beyond so many rows the reports of a run are not looked at together: it would take many GB of memory.
+#: Above so many rows the reports of a run are not analysed together: it would take many GB of memory.
 MOST_ROWS = 5_000_000
 # How often reports of the same run that others bring meanwhile are waited for.
 _TURNS = 5

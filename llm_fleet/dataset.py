@@ -32,6 +32,7 @@ from recipes.base.tables import Table
 #: Says what the folder is. Readers of parquet skip names that begin so.
 MARKER = "_llm_fleet.json"
 ALL_REPORTS = "all-reports"
+#: A folder name has at most 255 bytes on common file systems; `run=` and the escapes count too.
 _LONGEST_NAME = 200
 _NO_RUN = "__HIVE_DEFAULT_PARTITION__"
 _NO_RUNS = f"table={RUNS.name}/run={_NO_RUN}/none.parquet"

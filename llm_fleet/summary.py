@@ -15,9 +15,9 @@ from recipes.base.text_table import shortened, text_table
 from recipes.base.units import format_count, format_ms, format_share
 from recipes.run.recipe import Told
 
-#: What is slower by less than this share is not worth a line, however alike the others are.
+#: A rank or host slower by less than this share is not reported, however close together the others are.
 _WORTH = 0.02
-#: Robust standard deviations from which on a rank or host is called slow (Iglewicz and Hoaglin 1993).
+#: Modified z-score above which a rank or host is reported as slow (3.5 as in Iglewicz and Hoaglin 1993).
 SLOW_Z = 3.5
 _SHOWN = 8
 #: The layout of devices that do not communicate, which goes without saying.

@@ -933,8 +933,7 @@ def test_summary_tells_what_is_not_compared_and_what_counts_once(tmp_path):
     assert [line for line in said if "(see doubtful_captures)" in line] == [
         "1 of all reports lack files, so some of their rows are missing from the answers: add them again "
         "(see doubtful_captures)",
-        "2 of all reports duplicate another report of their run: each content counts once "
-        "(see doubtful_captures)",
+        "2 of all reports duplicate another report of their run: each content counts once (see doubtful_captures)",
         "1 of all reports are dated more than a day in the future: excluded from regressions (see doubtful_captures)",
     ]
     assert said[-1].endswith("not week by week: give --model or --tag model=NAME")
