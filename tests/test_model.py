@@ -7,9 +7,11 @@ import json
 import pytest
 
 from recipes.base.errors import PackError
-from recipes.models.model import load_model, opaque_model, parse_model
-from recipes.models.model_bytes import Layout, checkpoint_bytes, kv_bytes, read_bytes, total_parameters
-from recipes.models.quantization import dtype_bytes
+from recipes.models.kv_cache import kv_bytes
+from recipes.models.layout import Layout
+from recipes.models.model_bytes import checkpoint_bytes, read_bytes, total_parameters
+from recipes.models.number_formats import dtype_bytes
+from recipes.models.read_model import load_model, opaque_model, parse_model
 from test_model_bytes import HELD_OUT, LLAMA
 
 

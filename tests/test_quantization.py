@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from recipes.models.model import load_model, parse_model
-from recipes.models.model_bytes import checkpoint_bytes, kv_bytes
-from recipes.models.quantization import NVFP4, Format, fp8_block, integer_groups
+from recipes.models.kv_cache import kv_bytes
+from recipes.models.model_bytes import checkpoint_bytes
+from recipes.models.number_formats import NVFP4, Format, fp8_block, integer_groups
+from recipes.models.read_model import load_model, parse_model
 from recipes.models.weights import weights_of
 from test_model_bytes import LLAMA, held_out
 

@@ -20,8 +20,9 @@ def language_model(name: str, config: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(inner, Mapping):
         outer = {key: config[key] for key in ("torch_dtype", "dtype", "tie_word_embeddings") if key in config}
         text = outer | dict(inner)
-        if config.get("quantization_config"):
-            text["quantization_config"] = config["quantization_config"]
+        for key in ("quantization_config", "compression_config"):
+            if config.get(key):
+                text[key] = config[key]
         text.setdefault("model_type", WRAPPERS.get(str(config.get("model_type")), ""))
     model_type = text.get("model_type")
     if not model_type:
