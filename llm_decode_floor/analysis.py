@@ -15,6 +15,7 @@ import pyarrow as pa
 from llm_decode_floor.batches import with_batch
 from llm_decode_floor.phase_floors import FloorSettings, floor_columns, left_whole, rate, split_at_floor
 from llm_decode_floor.tables import FLOOR, LAYERS, PHASES, STEP_PARTS, STEPS
+from llm_decode_floor.training import is_training, optimizer_names
 from llm_decode_floor.waterfall import step_parts
 from recipes.base.memory import sums
 from recipes.base.tables import Table
@@ -49,6 +50,10 @@ def analyse(capture: Capture, settings: Settings) -> tuple[dict[str, pa.Table], 
     edge = edge_steps(capture) if len(steps) else np.zeros(0, dtype=bool)
     step_rows = _step_rows(capture, projection, parts, edge)
     phase_rows = [_phase_row(step_rows, *group) for group in _groups(step_rows).items()]
+    optimizing = optimizer_names(work.names, [names.families[code] for code in names.of_name.tolist()])
+    optimized = np.unique(projection.of_operation[optimizing[work.name]])
+    for row in phase_rows:
+        row["trains"] = is_training(_entries(projection, capture, row), optimized)
     rated = rate(capture, phase_rows, settings.floor)
     doubts: dict[str, str] = {}
     for one in rated:

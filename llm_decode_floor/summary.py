@@ -35,8 +35,19 @@ def summarise(tables: dict[str, pa.Table], settings: Settings) -> str:
     lines = [_verdict(lead, group, tables), "{quality}", "", _phase_table(phases, floors)]
     name = _name(lead) + _place(lead, tables)
     lines += ["", _part_table(parts, name), *_layer_table(tables, lead), ""]
-    lines += [f"{number}. {one.text}" for number, one in enumerate(findings(group, parts), 1)]
+    told = findings(group, _as_expected(parts, group["floor"]))
+    lines += [f"{number}. {one.text}" for number, one in enumerate(told, 1)]
     return "\n".join([*lines, *_remarks(group)])
+
+
+def _as_expected(parts: dict[str, float], floor: Floor | None) -> dict[str, float]:
+    """The parts with the GEMMs split at what uniform routing reads: the fewest experts are no yardstick for kernels."""
+    expected = None if floor is None else floor.expected_weight_bytes
+    if not expected or "weights_floor" not in parts:
+        return parts
+    at_floor, above = parts["weights_floor"], parts.get("gemm_above_floor", 0)
+    more = min(max(at_floor * expected / floor.weight_bytes - at_floor, 0), above)
+    return {**parts, "weights_floor": at_floor + more, "gemm_above_floor": above - more}
 
 
 def _nothing(tables: dict[str, pa.Table]) -> str:
@@ -87,17 +98,23 @@ def _group(lead: pd.Series, floors: pd.DataFrame, steps: pd.DataFrame, settings:
         "inferred": bool(mine["inferred"].any()),
         "has_model": settings.floor.model is not None,
         "phase": lead["phase"],
-        "decodes": lead["phase"] in DECODE_PHASES,
+        "decodes": lead["phase"] in DECODE_PHASES and not _trains(row, settings),
     }
+
+
+def _trains(row: pd.Series | None, settings: Settings) -> bool:
+    """Whether a decode phase has no weights to read although the model is known: its steps train."""
+    return settings.floor.model is not None and row is not None and bool(pd.isna(row["weight_bytes"]))
 
 
 def _floor_again(row: pd.Series, steps: pd.DataFrame, settings: Settings) -> Floor:
     """The floor of a row of FLOOR with all that is known of it, worked out again from the same inputs."""
     chosen = settings.floor
-    context = None if pd.isna(row["context"]) else float(row["context"])
+    batch = None if pd.isna(row["batch"]) else float(row["batch"])
+    kv_tokens = None if batch is None or pd.isna(row["context"]) else float(row["context"]) * batch
     # As in the analysis: where one step does not tell its tokens, those of the others do not count.
     tokens = None if steps["tokens"].isna().any() else steps["tokens"].median()
-    step = step_of(row["batch"], context, tokens, chosen)
+    step = step_of(batch, kv_tokens, tokens, chosen)
     return floor_of(chosen.model, step, row["bandwidth_bytes_per_s"], chosen.layout, chosen.attainable)
 
 
@@ -134,6 +151,8 @@ def _verdict(lead: pd.Series, group: dict[str, Any], tables: dict[str, pa.Table]
         width = row["bandwidth_bytes_per_s"]
         cache = "" if pd.isna(row["kv_bytes"]) else f" + KV {format_ns(row['kv_bytes'] / width * 1e9)}"
         shortcut = f"; all weights would be {format_ns(floor.shortcut_ns)}" if floor.shortcut_ns else ""
+        if floor.expected_floor_ns and floor.expected_floor_ns > floor.floor_ns * 1.01:
+            shortcut = f"; {format_ns(floor.expected_floor_ns)} expected with uniform routing{shortcut}"
         text += (
             f"; floor {format_ns(row['floor_ns'])} at {width / 1e12:.3g} TB/s "
             f"(weights {format_ns(row['weight_bytes'] / width * 1e9)}{cache}{shortcut}): {row['ratio']:.2f}x"
@@ -234,14 +253,13 @@ def _remarks(group: dict[str, Any]) -> list[str]:
 
 
 def _why_no_floor(group: dict[str, Any]) -> str:
-    row = group["row"]
+    if group["has_model"] and group["phase"] in DECODE_PHASES and not group["decodes"]:
+        return "No floor: optimizer kernels run in these steps, so they train; a decode floor is not theirs."
     if group["phase"] not in DECODE_PHASES:
         return "No floor: no phase here is a decode phase, and only those read all weights for a few tokens."
     if not group["has_model"]:
         return "No floor without a model: give --model (a config.json, its folder or a preset name)."
-    if row is not None and pd.isna(row["bandwidth_bytes_per_s"]):
-        return "No floor: the GPU's bandwidth is unknown; give --gpu or --bandwidth."
-    return "No floor: the batch is unknown; give --batch."
+    return "No floor: the GPU's bandwidth is unknown; give --gpu or --bandwidth."
 
 
 def notebook_tables(tables: dict[str, pa.Table]) -> dict[str, pa.Table]:

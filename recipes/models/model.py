@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from recipes.models.architectures import Experts, Family
-from recipes.models.number_formats import dtype_bytes, dtype_name
+from recipes.models.number_formats import COMPUTED_IN, dtype_bytes, dtype_name, wide_dtype
 from recipes.models.quantization import PLAIN, Quantization
 from recipes.models.tensor_names import Place
 
@@ -109,4 +109,4 @@ class Model:
         """The type in which products run: that of quantised weights and inputs, the model's own where weights are
         widened first (GPTQ, AWQ, MXFP4 and other weight-only formats).
         """
-        return self.quantization.gemm_dtype or dtype_name(self.dtype)
+        return self.quantization.gemm_dtype or COMPUTED_IN.get(dtype_name(self.dtype)) or wide_dtype(self.dtype)

@@ -38,6 +38,15 @@ def dtype_name(name: str) -> str:
     return _OTHER_NAMES.get(word, word)
 
 
+def wide_dtype(name: str) -> str:
+    """The type in which products of weight-only formats run: the dtype itself from 16 bits on, else bfloat16."""
+    return dtype_name(name) if dtype_bytes(name) >= 2 else "bfloat16"
+
+
+#: The type in which engines run products with weights that they quantise themselves; others they widen first.
+COMPUTED_IN = {"fp8": "fp8", "mxfp8": "fp8", "nvfp4": "fp4", "fp4": "fp4"}
+
+
 @dataclass(frozen=True)
 class Format:
     """A stored format: bits a value, and bits of scale and zero point for each block of rows x columns.

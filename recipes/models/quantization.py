@@ -9,7 +9,7 @@ import fnmatch
 import re
 from dataclasses import dataclass, field
 
-from recipes.models.number_formats import OF_DTYPE, Format, dtype_name
+from recipes.models.number_formats import COMPUTED_IN, OF_DTYPE, Format, dtype_name
 
 #: Roles of the matrices of the layers. Routers stay plain: they are modules of their own, or among the skipped.
 LAYERS = frozenset({"attention", "mlp", "shared", "expert"})
@@ -17,9 +17,6 @@ ALL_LINEAR = LAYERS | {"head"}
 
 Group = tuple[tuple[str, ...], Format | None]
 
-#: Formats of which engines run the products in 8 or 4 bits when they quantise weights while loading; with others
-#: they widen the weights first.
-_COMPUTED_IN = {"fp8": "fp8", "mxfp8": "fp8", "nvfp4": "fp4", "fp4": "fp4"}
 # A pattern that names some experts and not others: experts.3., experts.(1|2).
 _SOME_EXPERTS = re.compile(r"experts\\?\.[\d(\[](?!0-9)")
 
@@ -78,7 +75,7 @@ def quantized_layers(dtype: str, kv_dtype: str | None = None) -> Quantization:
     """The matrices of all layers in a dtype of 8 or 4 bits; head, embedding and routers stay as they are."""
     word = dtype_name(dtype)
     return Quantization(
-        dtype, ((("Linear",), OF_DTYPE[word]),), roles=LAYERS, kv_dtype=kv_dtype, gemm_dtype=_COMPUTED_IN.get(word)
+        dtype, ((("Linear",), OF_DTYPE[word]),), roles=LAYERS, kv_dtype=kv_dtype, gemm_dtype=COMPUTED_IN.get(word)
     )
 
 
