@@ -183,8 +183,8 @@ def _auto_round(model: str, config: Mapping[str, Any]) -> Quantization:
     named, groups = [], []
     for name, changes in (config.get("extra_config") or {}).items():
         (module,), form = _patterns([name]), _integers({**config, **changes})
-        if re.search(r"[*+?^$|()\[\]\\{}]", module):
-            groups.append(((f"re:.*(?:{module.removeprefix('re:')})",), form))
+        if re.search(r"[*+?^$|()\[\]\\{}]", name):
+            groups.append(((f"re:.*(?:{name.removeprefix('re:')})",), form))
         elif module.startswith(("model.", "lm_head")):
             named.append((module, form))
         else:
