@@ -12,6 +12,7 @@ import pytest
 from recipes.base.errors import PackError
 from recipes.models.decode_floor import Step, below_floor, floor_of, flop_utilisation
 from recipes.models.flop import decode_flop, prefill_flop, train_flop, used_parameters
+from recipes.models.kv_cache import Summed
 from recipes.models.layout import Layout
 from recipes.models.model_bytes import read_bytes
 from recipes.models.read_model import load_model, opaque_model, parse_model
@@ -77,6 +78,26 @@ def test_unknown_context_is_said(llama):
     assert floor.kv_ns is None
     assert floor.floor_ns == floor.weight_ns
     assert floor.remarks == ("context unknown: the floor is that of reading the weights alone",)
+
+
+def test_unknown_batch_leaves_the_weights(llama):
+    for model in (llama, load_model("mixtral-8x7b")):
+        floor, one = floor_of(model, Step(None, 1024), H100), floor_of(model, Step(1), H100)
+        assert floor.floor_ns == one.floor_ns
+        assert (floor.kv_bytes, floor.flop, floor.flop_per_byte, floor.expected_weight_bytes) == (None,) * 4
+        assert floor.remarks == ("batch unknown: the floor is that of reading the weights alone",)
+    line = below_floor(floor, 1 * MS)
+    assert line.startswith("mixtral-8x7b, batch unknown: the step took 1 ms")
+
+
+def test_summed_contexts_are_said_where_windows_bound_them(llama):
+    assert floor_of(llama, Step(4, Summed(4000)), H100).kv_ns == floor_of(llama, Step(4, 1000), H100).kv_ns
+    assert floor_of(llama, Step(4, Summed(4000)), H100).remarks == ()
+    floor = floor_of(load_model("mistral-7b"), Step(4, Summed(20000)), H100)
+    assert floor.kv_bytes == (3 + 4096) * 131072
+    assert "the least that any split of it allows" in floor.remarks[0]
+    assert floor_of(load_model("mistral-7b"), Step(4, 5000), H100).kv_bytes == 4 * 4096 * 131072
+    assert "a smaller batch" in below_floor(floor_of(llama, Step(64, Summed(64 * 4096)), H100), 6 * MS)
 
 
 # Other models: weights only, in ms

@@ -60,6 +60,46 @@ def test_presets_by_their_repository():
     assert load_model("meta-llama/Llama-3.1-8B") == load_model("LLAMA-3.1-8b") == load_model("llama-3.1-8b")
 
 
+@pytest.mark.parametrize(
+    ("name", "preset"),
+    [
+        ("meta-llama/Llama-3.1-8B-Instruct", "llama-3.1-8b"),
+        ("meta-llama/Meta-Llama-3.1-8B-Instruct", "llama-3.1-8b"),
+        ("llama-3.1-70b-instruct", "llama-3.1-70b"),
+        ("meta-llama/Llama-2-70b-chat-hf", "llama-2-70b"),
+        ("Qwen/Qwen2.5-7B-Instruct", "qwen2.5-7b"),
+        ("QWEN3-8B-BASE", "qwen3-8b"),
+        ("qwen/qwen3-next-80b-a3b-thinking", "qwen3-next-80b-a3b"),
+        ("google/gemma-3-27b-it", "gemma-3-27b"),
+        ("gemma-3-27b-pt", "gemma-3-27b"),
+        ("mistralai/Mixtral-8x7B-Instruct-v0.1", "mixtral-8x7b"),
+        ("mistralai/Mistral-7B-Instruct-v0.1", "mistral-7b"),
+        ("deepseek-ai/DeepSeek-V2-Lite-Chat", "deepseek-v2-lite"),
+        ("deepseek-ai/DeepSeek-V3-Base", "deepseek-v3"),
+        ("openai/gpt-oss-20b", "gpt-oss-20b"),
+    ],
+)
+def test_names_of_the_hub_are_presets(name, preset):
+    assert load_model(name) == load_model(preset)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("llama-3.1-8", "did you mean llama-3.1-8b"),
+        ("mistralai/Mistral-7B-Instruct-v0.2", "did you mean mistral-7b"),  # without the window of v0.1
+        ("RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8", "did you mean llama-3.1-8b"),  # other bytes
+        ("someone/gpt2", "did you mean gpt2"),
+        ("qwen3-9b", "did you mean qwen3-8b"),
+    ],
+)
+def test_other_models_are_not_taken_for_presets(name, meant):
+    with pytest.raises(
+        PackError, match=rf"no such file or folder, nor a preset; {meant}.*\? Give a config.json or one"
+    ):
+        load_model(name)
+
+
 def test_every_known_model_is_a_preset():
     assert preset_names() == sorted(row["name"] for row in MODELS)
 

@@ -1,12 +1,4 @@
-"""Reading a model: config.json, quantisation and, where they lie beside it, the headers of its safetensors files.
-
-config_file.py       a path or a name -> the JSON of the config, with what files beside it tell
-config_fields.py     its fields under one name each; layer_kinds.py: which layer does what
-quantization_config.py, checkpoint.py    how the weights are stored: as told, and as measured
-model.py             the model: what this module makes
-weights.py           every matrix of it; model_bytes.py, kv_cache.py, flop.py: what a step reads and computes
-decode_floor.py      the floor of a step
-"""
+"""Reading a model: config.json, quantisation and, where they lie beside it, the headers of its safetensors files."""
 
 from __future__ import annotations
 
