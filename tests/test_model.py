@@ -77,6 +77,8 @@ def test_missing_fields_are_named_together():
         ({"layer_types": ["mamba"] * 32}, "unknown kind 'mamba'"),
         ({"layer_types": ["linear_attention"] * 32}, "unknown kind 'linear_attention'"),
         ({"layer_types": 7}, "wrong kind"),
+        ({"model_type": "exaone4", "sliding_window": 8, "sliding_window_pattern": 0}, "wrong kind"),
+        ({"model_type": ["llama"]}, "is unknown here"),
         ({"block_configs": [{"attention": {"no_op": True}}]}, r"block_configs means layers that were pruned"),
         ({"num_kv_shared_layers": 4}, "num_kv_shared_layers means layers that share a KV cache"),
         ({"use_cla": True, "cla_share_factor": 2}, "use_cla means layers that share a KV cache"),

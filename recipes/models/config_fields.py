@@ -27,7 +27,7 @@ def language_model(name: str, config: Mapping[str, Any]) -> dict[str, Any]:
     model_type = text.get("model_type")
     if not model_type:
         raise PackError(f"model {name}: the config has no model_type, so its matrices are unknown; add the field")
-    if model_type not in FAMILIES:
+    if not isinstance(model_type, str) or model_type not in FAMILIES:
         raise PackError(
             f"model {name}: model_type {str(model_type)!r:.60} is unknown here, and sizes alone do not tell which"
             " matrices it has; give the bytes of its weights or its parameters and their dtype instead of a config"

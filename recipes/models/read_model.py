@@ -78,7 +78,7 @@ def parse_model(
     try:
         quantization = _quantization(name, text, weight_dtype, bool(stored and stored.tensors))
         model = _parse(name, text, _wide_dtype(weight_dtype), quantization)
-    except (TypeError, ValueError, AttributeError) as error:
+    except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as error:
         raise PackError(f"model {name}: a field of the config is of the wrong kind: {error}; correct it") from error
     model = replace(model, remarks=(nested if "text_config" in config else ()) + model.remarks)
     if stored and stored.tensors:
