@@ -174,7 +174,7 @@ def test_numbered_files_without_an_index(folder):
 def test_total_of_an_index_alone(folder):
     total = 4 * (ATTENTION + MLP + TABLE) + NORMS
     write_index(folder, {"a": "one.safetensors"}, total * 1.5)
-    assert "what more there is (pictures, draft layers) is not read" in load_model(folder).remarks[0]
+    assert "such as pictures or draft layers, is not counted" in load_model(folder).remarks[0]
     write_index(folder, {"a": "one.safetensors"}, total / 2)
     with pytest.raises(PackError, match="stored in fewer bits than the config tells"):
         load_model(folder)
