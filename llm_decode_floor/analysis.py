@@ -5,7 +5,7 @@ All functions are pure: a capture in, tables out.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import numpy as np
 from llm_decode_floor.batches import with_batch
 from llm_decode_floor.phase_floors import FloorSettings, floor_columns, left_whole, rate, split_at_floor
 from llm_decode_floor.tables import FLOOR, LAYERS, PHASES, STEP_PARTS, STEPS
+from llm_decode_floor.training import is_training, optimizer_names
 from llm_decode_floor.waterfall import step_parts
 from recipes.base.memory import sums
 from recipes.base.tables import Table
@@ -50,6 +51,10 @@ def analyse(capture: Capture, settings: Settings) -> Analysis:
     step_rows = _step_rows(capture, steps, parts)
     launched = _launch_states(capture)
     phase_rows = [{**_phase_row(step_rows, *group), **launched(group[1])} for group in _groups(step_rows).items()]
+    optimizing = optimizer_names(work.names, [names.families[code] for code in names.of_name.tolist()])
+    optimized = np.unique(projection.of_operation[optimizing[work.name]])
+    for row in phase_rows:
+        row["trains"] = is_training(_entries(capture, steps, row), optimized)
     rated = rate(capture, phase_rows, settings.floor)
     doubts: dict[str, str] = {}
     for one in rated:
@@ -66,7 +71,13 @@ def analyse(capture: Capture, settings: Settings) -> Analysis:
     }
     remarks = dict.fromkeys(remark for one in rated for remark in one.remarks)
     built = {table.name: table.of_report(columns) for table, columns in tables.items()}
-    return Analysis(built, [*told, *remarks, *doubts.values()])
+    floors = {floor_key(one.row): one.floor for one in rated if one.floor is not None}
+    return Analysis(built, [*told, *remarks, *doubts.values()], floors)
+
+
+def floor_key(row: Mapping[str, Any]) -> tuple[int, str, int | None]:
+    """What a row of PHASES or FLOOR is about: device, phase and batch."""
+    return int(row["device"]), row["phase"], None if pd.isna(row["batch"]) else int(row["batch"])
 
 
 def _entries(capture: Capture, steps: Steps, row: dict[str, Any]) -> np.ndarray:

@@ -7,14 +7,13 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from llm_decode_floor.analysis import BETWEEN_STEPS, Settings
+from llm_decode_floor.analysis import BETWEEN_STEPS, Settings, floor_key
 from llm_decode_floor.findings import MeanStep
-from llm_decode_floor.phase_floors import step_of
 from recipes.base.text_table import shortened, text_table
 from recipes.base.units import format_count, format_ms, format_ns, format_share
 from recipes.findings.finding import most_recoverable
 from recipes.findings.registry import FLOOR, find
-from recipes.models.decode_floor import Floor, floor_of
+from recipes.models.decode_floor import Floor
 from recipes.run.recipe import Told
 from recipes.steps.phases import DECODE_PHASES
 
@@ -33,14 +32,24 @@ def summarise(tables: dict[str, pa.Table], settings: Settings, told: Told) -> st
     floors = tables["floor"].to_pandas()
     steps = _counted_steps(tables)
     lead = _leading(phases)
-    group = _group(lead, floors, steps, settings)
+    group = _group(lead, floors, steps, settings, told)
     parts = _mean_parts(tables, steps, lead)
     lines = [_verdict(lead, group, tables), "{quality}", "", _phase_table(phases, floors)]
     name = _name(lead) + _place(lead, tables)
     lines += ["", _part_table(parts, name), *_layer_table(tables, lead), ""]
-    found = most_recoverable(find(FLOOR, MeanStep(group, parts)))
+    found = most_recoverable(find(FLOOR, MeanStep(group, _as_expected(parts, group["floor"]))))
     lines += [f"{number}. {finding.message}" for number, finding in enumerate(found, 1)]
     return "\n".join([*lines, *_remarks(group)])
+
+
+def _as_expected(parts: dict[str, float], floor: Floor | None) -> dict[str, float]:
+    """The parts with the GEMMs split at what uniform routing reads: the fewest experts are no yardstick for kernels."""
+    expected = None if floor is None else floor.expected_weight_bytes
+    if not expected or "weights_floor" not in parts:
+        return parts
+    at_floor, above = parts["weights_floor"], parts.get("gemm_above_floor", 0)
+    more = min(max(at_floor * expected / floor.weight_bytes - at_floor, 0), above)
+    return {**parts, "weights_floor": at_floor + more, "gemm_above_floor": above - more}
 
 
 def _nothing(tables: dict[str, pa.Table]) -> str:
@@ -75,11 +84,14 @@ def _leading(phases: pd.DataFrame) -> pd.Series:
     return among.loc[(among["steps"] * among["duration_p50_ns"]).idxmax()]
 
 
-def _group(lead: pd.Series, floors: pd.DataFrame, steps: pd.DataFrame, settings: Settings) -> dict[str, Any]:
+def _group(
+    lead: pd.Series, floors: pd.DataFrame, steps: pd.DataFrame, settings: Settings, told: Told
+) -> dict[str, Any]:
     mine = steps[_same(steps, lead)]
     rows = floors[_same(floors, lead)]
     row = None if rows.empty else rows.iloc[0]
-    floor = None if row is None or pd.isna(row["floor_ns"]) else _floor_again(row, mine, settings)
+    known = row is not None and not pd.isna(row["floor_ns"])
+    floor: Floor | None = told.by_report[lead["report"]][floor_key(row)] if known else None
     return {
         "duration_ns": lead["duration_p50_ns"],
         "operations": mine["operations"].median(),
@@ -94,18 +106,13 @@ def _group(lead: pd.Series, floors: pd.DataFrame, steps: pd.DataFrame, settings:
         "report": lead["report"],
         "device": int(lead["device"]),
         "phase": lead["phase"],
-        "decodes": lead["phase"] in DECODE_PHASES,
+        "decodes": lead["phase"] in DECODE_PHASES and not _trains(row, settings),
     }
 
 
-def _floor_again(row: pd.Series, steps: pd.DataFrame, settings: Settings) -> Floor:
-    """The floor of a row of FLOOR with all that is known of it, worked out again from the same inputs."""
-    chosen = settings.floor
-    context = None if pd.isna(row["context"]) else float(row["context"])
-    # As in the analysis: where one step does not tell its tokens, those of the others do not count.
-    tokens = None if steps["tokens"].isna().any() else steps["tokens"].median()
-    step = step_of(row["batch"], context, tokens, chosen)
-    return floor_of(chosen.model, step, row["bandwidth_bytes_per_s"], chosen.layout, chosen.attainable)
+def _trains(row: pd.Series | None, settings: Settings) -> bool:
+    """Whether a decode phase has no weights to read although the model is known: its steps train."""
+    return settings.floor.model is not None and row is not None and bool(pd.isna(row["weight_bytes"]))
 
 
 def _mean_parts(tables: dict[str, pa.Table], steps: pd.DataFrame, lead: pd.Series) -> dict[str, float]:
@@ -141,6 +148,8 @@ def _verdict(lead: pd.Series, group: dict[str, Any], tables: dict[str, pa.Table]
         width = row["bandwidth_bytes_per_s"]
         cache = "" if pd.isna(row["kv_bytes"]) else f" + KV {format_ns(row['kv_bytes'] / width * 1e9)}"
         shortcut = f"; all weights would be {format_ns(floor.shortcut_ns)}" if floor.shortcut_ns else ""
+        if floor.expected_floor_ns and floor.expected_floor_ns > floor.floor_ns * 1.01:
+            shortcut = f"; {format_ns(floor.expected_floor_ns)} expected with uniform routing{shortcut}"
         text += (
             f"; floor {format_ns(row['floor_ns'])} at {width / 1e12:.3g} TB/s "
             f"(weights {format_ns(row['weight_bytes'] / width * 1e9)}{cache}{shortcut}): {row['ratio']:.2f}x"
@@ -241,14 +250,13 @@ def _remarks(group: dict[str, Any]) -> list[str]:
 
 
 def _why_no_floor(group: dict[str, Any]) -> str:
-    row = group["row"]
+    if group["has_model"] and group["phase"] in DECODE_PHASES and not group["decodes"]:
+        return "No floor: optimizer kernels run in these steps, so they train; a decode floor is not theirs."
     if group["phase"] not in DECODE_PHASES:
         return "No floor: no phase here is a decode phase, and only those read all weights for a few tokens."
     if not group["has_model"]:
         return "No floor without a model: give --model (a config.json, its folder or a preset name)."
-    if row is not None and pd.isna(row["bandwidth_bytes_per_s"]):
-        return "No floor: the GPU's bandwidth is unknown; give --gpu or --bandwidth."
-    return "No floor: the batch is unknown; give --batch."
+    return "No floor: the GPU's bandwidth is unknown; give --gpu or --bandwidth."
 
 
 def notebook_tables(tables: dict[str, pa.Table]) -> dict[str, pa.Table]:

@@ -12,8 +12,10 @@ import pytest
 from recipes.base.errors import PackError
 from recipes.models.decode_floor import Step, below_floor, floor_of, flop_utilisation
 from recipes.models.flop import decode_flop, prefill_flop, train_flop, used_parameters
-from recipes.models.model import load_model, opaque_model, parse_model
-from recipes.models.model_bytes import Layout, read_bytes
+from recipes.models.kv_cache import Summed
+from recipes.models.layout import Layout
+from recipes.models.model_bytes import read_bytes
+from recipes.models.read_model import load_model, opaque_model, parse_model
 from test_model_bytes import HELD_OUT, LLAMA
 
 H100 = 3.35e12
@@ -26,7 +28,9 @@ def llama():
 
 
 def weights_ms(model, batch=1):
-    return floor_of(model, Step(batch), H100).floor_ns / MS
+    """With uniform routing, where there are experts."""
+    floor = floor_of(model, Step(batch), H100)
+    return (floor.expected_floor_ns or floor.floor_ns) / MS
 
 
 # Worked: Llama-3.1-8B in BF16
@@ -76,6 +80,26 @@ def test_unknown_context_is_said(llama):
     assert floor.remarks == ("context unknown: the floor is that of reading the weights alone",)
 
 
+def test_unknown_batch_leaves_the_weights(llama):
+    for model in (llama, load_model("mixtral-8x7b")):
+        floor, one = floor_of(model, Step(None, 1024), H100), floor_of(model, Step(1), H100)
+        assert floor.floor_ns == one.floor_ns
+        assert (floor.kv_bytes, floor.flop, floor.flop_per_byte, floor.expected_weight_bytes) == (None,) * 4
+        assert floor.remarks == ("batch unknown: the floor is that of reading the weights alone",)
+    line = below_floor(floor, 1 * MS)
+    assert line.startswith("mixtral-8x7b, batch unknown: the step took 1 ms")
+
+
+def test_summed_contexts_are_said_where_windows_bound_them(llama):
+    assert floor_of(llama, Step(4, Summed(4000)), H100).kv_ns == floor_of(llama, Step(4, 1000), H100).kv_ns
+    assert floor_of(llama, Step(4, Summed(4000)), H100).remarks == ()
+    floor = floor_of(load_model("mistral-7b"), Step(4, Summed(20000)), H100)
+    assert floor.kv_bytes == (3 + 4096) * 131072
+    assert "the least that any split of it allows" in floor.remarks[0]
+    assert floor_of(load_model("mistral-7b"), Step(4, 5000), H100).kv_bytes == 4 * 4096 * 131072
+    assert "a smaller batch" in below_floor(floor_of(llama, Step(64, Summed(64 * 4096)), H100), 6 * MS)
+
+
 # Other models: weights only, in ms
 
 
@@ -100,6 +124,10 @@ def test_weight_read_floors(model, milliseconds):
     model = parse_model(model, json.loads(found["config"])) if found else load_model(model)
     for batch, expected in milliseconds.items():
         assert weights_ms(model, batch) == pytest.approx(expected, rel=1.1e-3)
+        # All tokens may pick the same experts: but for a row of the embedding a token, the floor is that of one token.
+        rows = (batch - 1) * model.hidden * 2
+        assert read_bytes(model, batch) == pytest.approx(read_bytes(model, 1) + rows, rel=1e-9)
+        assert floor_of(model, Step(batch), H100).floor_ns == pytest.approx(milliseconds[1] * MS, rel=1.2e-3)
 
 
 @pytest.mark.parametrize(
@@ -126,6 +154,7 @@ def test_speculation_reads_more_experts_and_the_cache_once():
     model = load_model("mixtral-8x7b")
     one, four = floor_of(model, Step(2, 500), H100), floor_of(model, Step(2, 500, tokens_per_step=4), H100)
     assert four.weight_bytes == floor_of(model, Step(8), H100).weight_bytes
+    assert four.expected_weight_bytes == floor_of(model, Step(8), H100).expected_weight_bytes > 3 * one.weight_bytes
     assert four.kv_bytes == one.kv_bytes
     assert four.flop == pytest.approx(4 * one.flop)
 
@@ -154,10 +183,9 @@ def test_expert_parallel_flop_adds_up():
     assert split[0] == pytest.approx(split[1])
 
 
-def test_heads_that_do_not_divide_are_said():
-    floor = floor_of(load_model("qwen2.5-7b"), Step(1, 100), H100, Layout(tp=8))
-    assert "28 heads do not divide by tp 8" in floor.remarks[0]
-    assert floor.kv_bytes == 100 * 57344 / 4
+def test_heads_that_do_not_divide_are_refused():
+    with pytest.raises(PackError, match=r"qwen2.5-7b: attention heads \(28\) cannot be split over 8 ranks \(tp 8\)"):
+        floor_of(load_model("qwen2.5-7b"), Step(1, 100), H100, Layout(tp=8))
 
 
 # FLOP
@@ -236,13 +264,7 @@ def test_a_step_below_its_floor_names_what_may_be_wrong(llama):
     ("model", "step", "milliseconds", "cause"),
     [
         ("llama-3.1-8b", Step(32, 4096), 4.6, "a shorter context, tp 4;"),
-        (
-            "mixtral-8x7b",
-            Step(8),
-            8,
-            "tp 4, tokens routed to fewer distinct experts than uniform routing expects, 4-bit weights;",
-        ),
-        ("mixtral-8x7b", Step(1, tokens_per_step=8), 8, "fewer tokens a step, tp 4"),
+        ("mixtral-8x7b", Step(8), 7, "each of these alone would allow it: tp 2, 8-bit weights;"),
         ("llama-3.1-8b", Step(1), 3, "tp 2, 8-bit weights;"),
         ("llama-3.1-405b", Step(1), 1, "wrong: check the model and the bandwidth"),
         ("gpt2", Step(1), 0.01, "247 MB stay in the GPU's L2 cache in good part"),

@@ -15,7 +15,7 @@ from llm_decode_floor.analysis import BETWEEN_STEPS, Settings, analyse
 from llm_decode_floor.phase_floors import FloorSettings
 from recipes.capture.capture import Capture
 from recipes.events.gpu_work import Span
-from recipes.models.model import load_model, opaque_model
+from recipes.models.read_model import load_model, opaque_model
 from recipes.nsight.export import export
 from recipes.report.report import open_export
 from recipes.steps.phases import load_phase_rules

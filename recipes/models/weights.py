@@ -13,6 +13,7 @@ from functools import cache
 
 from recipes.models.layer_kinds import LINEAR
 from recipes.models.model import Model
+from recipes.models.tensor_names import weight_place
 
 #: Roles whose weights are matrices that a token is multiplied with.
 MATRICES = frozenset({"attention", "mlp", "shared", "expert", "router", "head"})
@@ -47,10 +48,11 @@ def weights_of(model: Model) -> tuple[Weight, ...]:
 
 
 def stored_bytes(model: Model, weight: Weight) -> float:
-    """Bytes of the weight as the checkpoint stores it, scales included."""
+    """Bytes of the weight as the checkpoint stores it, scales included; measured where its headers were read."""
     form = model.quantization.format_of(weight.module, weight.role)
     each = math.prod(weight.shape) * model.bytes_per_value if form is None else form.stored_bytes(weight.shape)
-    return each * weight.copies
+    measured = model.measured.get(weight_place(weight.module), 1) if model.measured else 1
+    return each * weight.copies * measured
 
 
 def _weights(model: Model) -> Iterator[Weight]:
