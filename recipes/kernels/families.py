@@ -43,6 +43,7 @@ GROUPS: dict[str, str] = {
     "moe": "other",
     "quantization": "other",
     "ssm": "other",
+    "convolution": "other",
     "loss": "other",
     "reduction": "other",
     "elementwise": "other",
@@ -59,6 +60,7 @@ RESERVED = re.compile(r"idle_.*|other_work|between_steps|.*_floor")  # parts of 
 
 LOCAL_SCOPE = re.compile(r"\(anonymous namespace\)::|<unnamed>::|\{anonymous\}::|_(?:INTERNAL|GLOBAL__N)_\w*?::")
 RETURN_TYPE = re.compile(r"(?:static )?(?:void |(?:typename )?(?:std::)?enable_if<.*?>::type )")
+CUTE_ARGUMENTS = re.compile(r"_object_at_|_tensorptr|_tensor0|(?<=TiledMMA)_|_CopyAtom_")  # layouts, after the name
 MANGLED_PART = re.compile(r"L[a-zA-Z]?n?\d+E|[STE][0-9A-Z]*_|(\d+)(?=[A-Za-z_])")
 
 
@@ -111,6 +113,8 @@ def plain(name: str) -> str:
     text = name[:TELLING]
     if text.startswith("_Z"):
         text = _unmangle(text)
+    elif text.startswith("kernel_cutlass_"):
+        return CUTE_ARGUMENTS.split(text, maxsplit=1)[0]
     if "n" in text:
         text = LOCAL_SCOPE.sub("", text)
     found = RETURN_TYPE.match(text)
