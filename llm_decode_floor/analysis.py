@@ -21,7 +21,8 @@ from recipes.base.tables import Table
 from recipes.capture.capture import Capture
 from recipes.capture.edges import edge_steps
 from recipes.kernels import families
-from recipes.kernels.work_families import name_families, passes
+from recipes.kernels.context import families_in_context
+from recipes.kernels.work_families import passes
 from recipes.steps.projection import NONE, Projection, launches_of_entries, project
 
 #: The part beyond a step's duration, up to its period.
@@ -42,7 +43,7 @@ def analyse(capture: Capture, settings: Settings) -> tuple[dict[str, pa.Table], 
     capture, told = with_batch(capture, settings.floor.batch)
     work, steps = capture.work, capture.steps
     projection = project(work, capture.attribution.step, steps)
-    names = name_families(work, families.load_rules(settings.families))
+    names = families_in_context(work, families.load_rules(settings.families), capture.attribution.step)
     family = names.of_name[work.name]
     in_passes = passes(work.kind, names.communicating(work.name))
     parts = step_parts(capture, projection, family, in_passes, names.families)

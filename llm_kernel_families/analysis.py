@@ -17,7 +17,8 @@ from recipes.base.tables import REPORT_KEYS, Column, Table
 from recipes.capture.capture import Capture
 from recipes.events.gpu_work import GpuWork
 from recipes.kernels import families
-from recipes.kernels.work_families import NameFamilies, name_families, passes
+from recipes.kernels.context import families_in_context
+from recipes.kernels.work_families import NameFamilies, passes
 
 NAME = "llm_kernel_families"
 _KEYS = (
@@ -49,6 +50,7 @@ KERNELS = Table(
         Column("family", "string", "kind of kernel"),
         Column("name", "string", "demangled name"),
         Column("short_name", "string", "name without parameters"),
+        Column("rule", "string", "rule that gave the family, or what its place in steps told; empty for none"),
         Column("calls", "int64", "operations"),
         Column("time_ns", "int64", "summed durations"),
         Column("min_ns", "int64", "shortest"),
@@ -73,7 +75,7 @@ class Settings:
 def analyse(capture: Capture, settings: Settings) -> tuple[dict[str, pa.Table], list[str]]:
     """The tables of one report, without the columns report and rank; there is nothing to remark."""
     work = capture.work
-    names = name_families(work, families.load_rules(settings.families))
+    names = families_in_context(work, families.load_rules(settings.families), capture.attribution.step)
     family_parts, kernel_parts = [], []
     for phase, chosen in capture.phases():
         for number, device in enumerate(work.devices.numbers):
@@ -138,6 +140,7 @@ def _kernel_rows(work: GpuWork, names: NameFamilies, by_name: dict) -> dict:
         "family": [names.families[names.of_name[name]] for name in code],
         "name": [work.names[name] for name in code],
         "short_name": [work.short_names[name] for name in code],
+        "rule": [names.rules[name] for name in code],
         **{column: values for column, values in by_name.items() if column != "name"},
     }
 

@@ -24,7 +24,7 @@ from recipes.collectives.places import places
 from recipes.events.gpu_work import GpuWork
 from recipes.events.launches import NONE
 from recipes.kernels import families
-from recipes.kernels.work_families import name_families
+from recipes.kernels.context import families_in_context
 from recipes.report import schema
 from recipes.steps.projection import Projection, project
 
@@ -54,7 +54,7 @@ class _Found:
 def analyse(capture: Capture, settings: Settings) -> tuple[dict[str, pa.Table], list[str]]:
     """The tables of one report, without the columns report and rank; there is nothing to remark."""
     work, steps = capture.work, capture.steps
-    names = name_families(work, families.load_rules(settings.families))
+    names = families_in_context(work, families.load_rules(settings.families), capture.attribution.step)
     communicates = names.communicating(work.name)
     rows = np.flatnonzero(communicates)
     rows = rows[np.lexsort((work.start_ns[rows], work.device[rows]))]

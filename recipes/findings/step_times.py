@@ -10,8 +10,8 @@ import numpy as np
 
 from recipes.capture.capture import Capture
 from recipes.capture.edges import edge_steps
+from recipes.kernels.context import families_in_context
 from recipes.kernels.families import load_rules
-from recipes.kernels.work_families import name_families
 from recipes.steps.projection import Projection, project
 
 
@@ -68,7 +68,7 @@ def step_times(capture: Capture) -> StepTimes:
     """The steps of a capture on its devices."""
     work, steps = capture.work, capture.steps
     projection = project(work, capture.attribution.step, steps)
-    families = name_families(work, load_rules(None))
+    families = families_in_context(work, load_rules(None), capture.attribution.step)
     code = families.families.index("gemm") if "gemm" in families.families else -1
     rows = np.flatnonzero((projection.of_operation >= 0) & (families.of_name == code)[work.name])
     entry, count = projection.of_operation[rows], len(projection)

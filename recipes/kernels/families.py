@@ -152,6 +152,12 @@ def _packaged_rules() -> tuple[list[Rule], RuleIndex]:
     return own, RuleIndex([rule.pattern for rule in own])
 
 
+@cache
+def packaged_labels() -> frozenset[str]:
+    """The labels of the packaged rules, which tell them from a user's, whatever the user's file is called."""
+    return frozenset(rule.label for rule in _table_rules(read_rule_file(PACKAGED), PACKAGED.name))
+
+
 def check_rules(user_file: Path | None) -> None:
     """Raises PackError as `load_rules` does, in less time."""
     if user_file is not None:
