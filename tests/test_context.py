@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from recipes.events.devices import Devices
-from recipes.events.gpu_work import KERNEL, GpuWork
-from recipes.kernels.context import NORM, ROUTING, SAMPLING, families_in_context
+from recipes.events.gpu_work import GRAPH, KERNEL, GpuWork
+from recipes.kernels.context import NORM, ROUTING, SAMPLING, families_in_context, refine
 from recipes.kernels.families import load_rules
 from recipes.kernels.work_families import name_families
 
@@ -120,6 +122,13 @@ def test_without_steps_nothing_changes():
     assert (found.of_name == by_name.of_name).all() and found.rules == by_name.rules
 
 
+def test_graphs_traced_as_a_whole_tell_nothing():
+    work, step = work_of(*[layers(8, SOFTMAX, TOPK)] * 2)
+    whole = replace(work, kind=np.full_like(work.kind, GRAPH))
+    by_name = name_families(whole, load_rules())
+    assert refine(by_name, whole, step) is by_name
+
+
 def test_the_users_rules_are_left_alone(tmp_path):
     path = tmp_path / "families.tsv"
     path.write_text("gatherTopK\tsampling\nOnesweep\tsampling\n")
@@ -147,12 +156,8 @@ def test_rsqrt_far_from_a_mean_is_no_norm():
 def test_the_order_of_records_does_not_matter():
     work, step = work_of(*[[*layers(8, SOFTMAX, TOPK), *RMSNORM * 4]] * 2)
     order = np.random.default_rng(3).permutation(len(work))
-    mixed = GpuWork(
-        **{
-            **{name: getattr(work, name) for name in GpuWork.__dataclass_fields__},
-            **{name: getattr(work, name)[order] for name in ("start_ns", "end_ns", "kind", "device", "name")},
-        }
-    )
+    columns = ("start_ns", "end_ns", "kind", "device", "name")
+    mixed = replace(work, **{name: getattr(work, name)[order] for name in columns})
     found = families_in_context(mixed, load_rules(), step[order])
     assert found.rules == families_in_context(work, load_rules(), step).rules
     assert any(rule.startswith(NORM) for rule in found.rules) and any(rule.startswith(ROUTING) for rule in found.rules)

@@ -54,9 +54,12 @@ def refine(families: NameFamilies, work: GpuWork, step: np.ndarray) -> NameFamil
 
 @dataclass(frozen=True)
 class _Seen:
-    """Kernels of some steps in order of device and start: the name of each; of each name its family by name, whether
-    it may be refined, its usual count in a step and its kernels in all; the layers of a step, and the
-    largest count in a step that is once a step."""
+    """Kernels of some steps, and what is known of each name.
+
+    `name` int64 is the name of each kernel in order of device and start. Of each name: its text, its family by name,
+    whether it may be refined (bool), its mean count in the steps that have it, its kernels in all. `layers` of a step,
+    and `once`, the largest count in a step that is once a step; 0 where they cannot be told.
+    """
 
     texts: list[str]
     name: np.ndarray
