@@ -18,8 +18,9 @@ from recipes.events.gpu_work import GpuWork, Span, read_gpu_work, select
 from recipes.events.host_activity import HostActivity
 from recipes.events.launch_state import graph_launches
 from recipes.events.launches import Launches
+from recipes.kernels.context import families_in_context
 from recipes.kernels.families import load_rules
-from recipes.kernels.work_families import NameFamilies, name_families
+from recipes.kernels.work_families import NameFamilies
 from recipes.report.facts import Facts, read_facts
 from recipes.report.report import Report
 from recipes.steps.attribution import WAYS, Attribution
@@ -181,7 +182,7 @@ class Capture:
     def families(self, rules: Path | None = None) -> NameFamilies:
         """The family of each kernel name, a user's rules in front. PackError when their file is none."""
         if rules not in self._families:
-            self._families[rules] = name_families(self.work, load_rules(rules))
+            self._families[rules] = families_in_context(self.work, load_rules(rules), self.attribution.step)
         return self._families[rules]
 
     @cached_property
