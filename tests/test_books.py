@@ -12,11 +12,10 @@ from collections.abc import Iterable
 
 import pandas as pd
 import pytest
-from llm_idle_gaps.picture import Picture, pictures
 
 from golden_runs import FLOOR, RECIPES, Inputs, Outcome, every_inputs, result, why_not
 from invariants import OPTIONS
-from llm_decode_floor.findings import findings
+from llm_idle_gaps.device_steps import steps_of_devices
 
 FAMILIES, IDLE, NCCL, CHECK = "llm_kernel_families", "llm_idle_gaps", "llm_nccl_sum", "llm_capture_check"
 Books = dict[str, Outcome]
@@ -234,37 +233,17 @@ def graphs_as_printed(of: Books) -> None:
 
 
 def graphs_of_steps(of: Books) -> None:
-    """Of the steps that llm_idle_gaps tells about, on each device, the floor would say the same."""
+    """Of the steps that llm_idle_gaps tells about, on each device, the floor's table says the same."""
     tables = of[IDLE].tables
-    idle, steps = tables["idle"].to_pandas(), of[FLOOR].tables["steps"].to_pandas()
+    idle, phases = tables["idle"].to_pandas(), of[FLOOR].tables["phases"].to_pandas()
     if idle.empty:
         return
-    parts = of[FLOOR].tables["step_parts"].to_pandas()
-    for one in pictures(tables["step_idle"].to_pandas(), idle, tables["gaps"].to_pandas()):
+    named = phases["phase"] + phases["batch"].map(lambda batch: "" if pd.isna(batch) else f" bs={batch:.0f}")
+    names = named.where(named.str.endswith("step"), named + " step")
+    for one in steps_of_devices(tables["step_idle"].to_pandas(), idle, tables["gaps"].to_pandas()):
         if one.steps:
-            told = floor_state(one, steps, parts)
-            assert told in (None, idle_state(one)), (one.report, one.device, one.name, told, idle_state(one))
-
-
-def floor_state(one: Picture, steps: pd.DataFrame, parts: pd.DataFrame) -> str | None:
-    """What the floor's findings say of the steps of a picture; None when nothing is worth a word."""
-    counted = steps[(steps["report"] == one.report) & (steps["device"] == one.device) & ~steps["edge"]]
-    named = counted["phase"] + counted["batch"].map(lambda batch: "" if pd.isna(batch) else f" bs={batch:.0f}")
-    mine = counted[named.where(named.str.endswith("step"), named + " step") == one.name]
-    assert len(mine) == one.steps
-    own = parts.merge(mine[["report", "device", "step"]], on=["report", "device", "step"])
-    mean = (own.groupby("part")["time_ns"].sum() / len(mine)).to_dict()
-    # Only what the finding about graphs is made of, so that it is among the first.
-    mean = {part: time_ns for part, time_ns in mean.items() if part.startswith("idle_") or part == "cuda_graph"}
-    medians = {name: mine[name].median() for name in ("duration_ns", "operations", "launches")}
-    texts = [finding.text for finding in findings({**medians, "attainable": 1, "decodes": True}, mean)]
-    return next((state_of(text) for text in texts if "CUDA graphs" in text), None)
-
-
-def idle_state(one: Picture) -> str:
-    if one.mean["opaque_graphs"]:
-        return "whole"
-    return state_of(one.graph_state) or "unknown"
+            mine = phases[(phases["report"] == one.report) & (phases["device"] == one.device) & (names == one.name)]
+            assert mine["graphs"].tolist() == [one.launched.graphs], (one.report, one.device, one.name)
 
 
 def state_of(text: str) -> str | None:
