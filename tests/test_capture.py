@@ -19,14 +19,6 @@ from recipes.run.worker_processes import one_by_one
 WORKED_OUT = (
     "project", "edge_steps", "processes_of", "families_in_context", "read_gpu_work", "read_ranges", "find_layers",
 )  # fmt: skip
-    "project",
-    "edge_steps",
-    "processes_of",
-    "families_in_context",
-    "read_gpu_work",
-    "read_ranges",
-    "find_layers",
-)
 
 
 @pytest.mark.parametrize("name", ["decode_graph", "tp_graph_rank0", "decode_no_nvtx"])
