@@ -236,7 +236,7 @@ def graphs_of_steps(of: Books) -> None:
     """Of the steps that llm_idle_gaps tells about, on each device, the floor's table says the same."""
     tables = of[IDLE].tables
     idle, phases = tables["idle"].to_pandas(), of[FLOOR].tables["phases"].to_pandas()
-    if idle.empty:
+    if idle.empty or phases.empty:
         return
     named = phases["phase"] + phases["batch"].map(lambda batch: "" if pd.isna(batch) else f" bs={batch:.0f}")
     names = named.where(named.str.endswith("step"), named + " step")
