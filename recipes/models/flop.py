@@ -25,7 +25,7 @@ def used_parameters(model: Model) -> float | None:
 def _matrix_parameters(model: Model, weight: Weight, layout: Layout) -> float:
     """Parameters of one matrix that a token uses, as this rank's share of all tokens' work."""
     share = split_share(model, weight, layout)
-    if weight.role != "expert":
+    if model.moe is None or weight.role != "expert":
         return weight.parameters * share
     return weight.parameters * model.moe.top_k / model.moe.experts * share * replicas(layout)
 
