@@ -118,22 +118,9 @@ class Floor:
         """FLOP a byte from which on compute is the limit."""
         return None if self.bandwidth_bytes_per_s is None else peak_flop_per_s / self.bandwidth_bytes_per_s
 
-    def compute_ns(self, peak_flop_per_s: float) -> float | None:
-        """The floor of the arithmetic; above `floor_ns` only beyond the ridge."""
-        return None if self.flop is None else self.flop / peak_flop_per_s * 1e9
-
     def ratio(self, duration_ns: float) -> float | None:
         """Duration over floor: how many times longer the step took. Not checked; see `below_floor`."""
         return None if self.floor_ns is None else duration_ns / self.floor_ns
-
-    def mbu(self, duration_ns: float) -> float | None:
-        """Model bandwidth utilisation, a share of 1. PackError (`below_floor`) when it is above 1."""
-        if self.floor_ns is None:
-            return None
-        finding = below_floor(self, duration_ns)
-        if finding:
-            raise PackError(finding)
-        return self.floor_ns / duration_ns
 
     def mfu(self, duration_ns: float, peak_flop_per_s: float) -> float | None:
         """Model FLOP utilisation of the step, a share of 1. PackError when it is above 1."""
