@@ -194,10 +194,5 @@ def compare_total(model: Model, stored: Checkpoint) -> Model:
             f"{stored.folder}: {line}: something is stored in fewer bits than the config tells; put the safetensors"
             " files beside it (their headers are read), or give --weight-bytes instead"
         )
-    return replace(
-        model,
-        remarks=(
-            *model.remarks,
-            f"{line}: what the config does not tell, such as pictures or draft layers, is not counted",
-        ),
-    )
+    remark = f"{line}: what the config does not tell, such as pictures or draft layers, is not counted"
+    return replace(model, remarks=(*model.remarks, remark))

@@ -155,7 +155,8 @@ def floor_of(
     check_layout(model, layout)
     remarks = list(model.remarks)
     if layout.pp > 1 and layout.stage is None:
-        layout = replace(layout, stage=_lightest_stage(model, step.tokens, layout))
+        stages = [replace(layout, stage=stage) for stage in range(layout.pp)]
+        layout = min(stages, key=lambda one: read_bytes(model, step.tokens, one))
         remarks.append(f"pipeline stage unknown: stage {layout.stage} of {layout.pp}, which reads least, is taken")
     cache = flop = expected = None
     if model.family is not None and step.batch is not None and step.context is not None:
@@ -182,10 +183,6 @@ def _limits(model: Model, step: Step, layout: Layout) -> Iterator[str]:
         yield "expert parallel: tokens may all go to other ranks' experts; the step waits for the rank that reads most"
     elif model.moe and step.tokens > 1:
         yield f"experts: all tokens may pick the same {model.moe.top_k} a layer, which is the least that can be read"
-
-
-def _lightest_stage(model: Model, tokens: float, layout: Layout) -> int:
-    return min(range(layout.pp), key=lambda stage: read_bytes(model, tokens, replace(layout, stage=stage)))
 
 
 def _check(step: Step, bandwidth: float | None, attainable: float) -> None:

@@ -61,7 +61,8 @@ def read_quantization(model: str, config: Any) -> Quantization:
         return PLAIN
     if not isinstance(config, Mapping):
         raise PackError(f"model {model}: quantization_config is not an object; correct the config")
-    method = str(config.get("quant_method") or ("bitsandbytes" if _bitsandbytes_flag(config) else ""))
+    older = config.get("load_in_4bit") or config.get("load_in_8bit")  # bitsandbytes, before methods were named
+    method = str(config.get("quant_method") or ("bitsandbytes" if older else ""))
     reader = _METHODS.get(method.lower().replace("_", "-"))
     if reader is None:
         known = ", ".join(sorted(_METHODS))
@@ -87,10 +88,6 @@ def _patterns_of(found: Quantization) -> Iterator[str]:
     for name in (*found.skipped, *(name for names, _ in found.groups for name in names)):
         if name.startswith("re:"):
             yield name[3:]
-
-
-def _bitsandbytes_flag(config: Mapping[str, Any]) -> bool:
-    return bool(config.get("load_in_4bit") or config.get("load_in_8bit"))
 
 
 def _patterns(names: Any) -> tuple[str, ...]:
