@@ -135,7 +135,7 @@ def _launch_states(capture: Capture) -> Callable[[list[int]], dict[str, Any]]:
     """What gives the launch columns of PHASES for some rows of STEPS that have work."""
     projection, from_graph = capture.projection, graph_launches(capture.report, capture.launches)
     counts = launch_counts(capture.work, capture.launches, from_graph, projection.of_operation, len(projection))
-    lost = capture.lost_graph_launches > np.count_nonzero(from_graph)
+    lost = bool(capture.lost_graph_launches > np.count_nonzero(from_graph))
 
     def columns(rows: list[int]) -> dict[str, Any]:
         # Rows of steps with work are the entries of the projection.
@@ -158,7 +158,7 @@ def _part_rows(capture: Capture, projection: Projection, parts: dict[str, np.nda
     return columns
 
 
-def _layer_rows(capture: Capture) -> dict[str, list]:
+def _layer_rows(capture: Capture) -> dict[str, Any]:
     """The columns of LAYERS: work in steps that lies in a range inside its step."""
     work, layers, step = capture.work, capture.layers, capture.attribution.step
     rows = np.flatnonzero((layers.of_operation >= 0) & (step >= 0))

@@ -155,7 +155,7 @@ def _floor_row(rated: Rated) -> dict[str, Any]:
     row, floor, duration_ns = rated.row, rated.floor, rated.row["duration_p50_ns"]
     floor_ns = floor.floor_ns if floor else None
     peak, flop, width = rated.peak_flop_per_s, rated.flop, rated.bandwidth.bytes_per_s
-    ratio = floor.ratio(duration_ns) if floor_ns and duration_ns else None
+    ratio = floor.ratio(duration_ns) if floor and floor_ns and duration_ns else None
     mfu = flop / (duration_ns * 1e-9 * peak) if flop and peak and duration_ns else None
     return {
         "device": row["device"],

@@ -45,7 +45,7 @@ def summarise(tables: dict[str, pa.Table], settings: Settings, told: Told) -> st
 def _as_expected(parts: dict[str, float], floor: Floor | None) -> dict[str, float]:
     """The parts with the GEMMs split at what uniform routing reads: the fewest experts are no yardstick for kernels."""
     expected = None if floor is None else floor.expected_weight_bytes
-    if not expected or "weights_floor" not in parts:
+    if floor is None or not expected or "weights_floor" not in parts:
         return parts
     at_floor, above = parts["weights_floor"], parts.get("gemm_above_floor", 0)
     more = min(max(at_floor * expected / floor.weight_bytes - at_floor, 0), above)
@@ -89,7 +89,7 @@ def _group(
 ) -> dict[str, Any]:
     mine = steps[_same(steps, lead)]
     rows = floors[_same(floors, lead)]
-    row = None if rows.empty else rows.iloc[0]
+    row: Any = None if rows.empty else rows.iloc[0]
     known = row is not None and not pd.isna(row["floor_ns"])
     floor: Floor | None = told.by_report[lead["report"]][floor_key(row)] if known else None
     return {
@@ -185,7 +185,7 @@ def _phase_table(phases: pd.DataFrame, floors: pd.DataFrame) -> str:
 
 
 def _ms(time_ns: float | None) -> str:
-    return "" if pd.isna(time_ns) else format_ms(time_ns)
+    return "" if time_ns is None or pd.isna(time_ns) else format_ms(time_ns)
 
 
 def _number(value: float, unit: str) -> str:

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -70,7 +71,7 @@ def _looked_at(tables: Tables) -> pd.DataFrame:
 
 def _longest(pieces: Iterable[pa.Table], count: int) -> pd.DataFrame:
     """The longest gaps, the first of equal ones first."""
-    longest: pa.Table | None = None
+    longest: Any = None
     for piece in pieces:
         gaps = piece if longest is None else pa.concat_tables([longest, piece])
         duration_ns = gaps["duration_ns"].to_numpy()
@@ -93,10 +94,11 @@ def _verdict(idle: pd.DataFrame, devices: list[DeviceSteps], most: DeviceSteps, 
     parts[0] += f" ({told})" if told else ""
     states = Counter(of.graph_state or _unknown_graphs(of) for of in devices).most_common()
     parts += [f"{state} ({format_count(count, 'GPU')})" if len(states) > 1 else state for state, count in states[:3]]
-    if most.launch_heavy and (settings.step_time_ns is None or most.period_ns is None):
+    real_ns, traced_ns = settings.step_time_ns, most.period_ns
+    if most.launch_heavy and (real_ns is None or traced_ns is None):
         parts.append("tracing slows every launch, so this overstates it: give --step-time")
-    elif most.launch_heavy:
-        slower = most.period_ns / settings.step_time_ns
+    elif most.launch_heavy and real_ns and traced_ns is not None:
+        slower = traced_ns / real_ns
         parts.append(f"tracing slows every launch: steps take {slower:.2f} times --step-time")
     return "; ".join(parts)
 

@@ -68,8 +68,7 @@ def test_weights_and_cache_add_up(llama):
     assert floor.weight_ns == pytest.approx(3.118 * MS, rel=1e-3)
     assert floor.kv_ns == pytest.approx(0.447 * MS, rel=2e-3)
     assert floor.weight_ns + floor.kv_ns == pytest.approx(floor.floor_ns)
-    assert floor.mbu(7.79 * MS) == pytest.approx(0.46, abs=0.005)
-    assert floor.ratio(7.79 * MS) == pytest.approx(1 / floor.mbu(7.79 * MS))
+    assert 1 / floor.ratio(7.79 * MS) == pytest.approx(0.46, abs=0.005)
 
 
 def test_unknown_context_is_said(llama):
@@ -214,7 +213,7 @@ def test_intensity_and_ridge(llama):
     floor = floor_of(llama, Step(1), H100)
     assert floor.flop_per_byte == pytest.approx(1, rel=1e-4)
     assert floor.ridge(989.4e12) == pytest.approx(295.3, rel=1e-3)
-    assert floor_of(llama, Step(295), H100).compute_ns(989.4e12) == pytest.approx(floor.floor_ns, rel=2e-3)
+    assert floor_of(llama, Step(295), H100).flop / 989.4e12 * 1e9 == pytest.approx(floor.floor_ns, rel=2e-3)
 
 
 def test_prefill_and_training(llama):
@@ -255,9 +254,6 @@ def test_a_step_below_its_floor_names_what_may_be_wrong(llama):
     assert line.endswith(
         " is wrong: each of these alone would allow it: tp 4, 4-bit weights; else check the model and the bandwidth"
     )
-    with pytest.raises(PackError) as raised:
-        floor.mbu(2.4 * MS)
-    assert str(raised.value) == line
 
 
 @pytest.mark.parametrize(
@@ -287,13 +283,12 @@ def test_sizes_instead_of_a_config():
     assert floor.flop is None
     assert floor.flop_per_byte is None
     assert floor.mfu(1, 1) is None
-    assert floor.compute_ns(1e12) is None
 
 
 def test_unknown_bandwidth_leaves_bytes(llama):
     floor = floor_of(llama, Step(1, 10), None)
     assert floor.weight_bytes > 15e9
-    assert (floor.floor_ns, floor.attainable_ns, floor.kv_ns, floor.ratio(1), floor.mbu(1)) == (None,) * 5
+    assert (floor.floor_ns, floor.attainable_ns, floor.kv_ns, floor.ratio(1)) == (None,) * 4
     assert floor.ridge(1e12) is None
     assert below_floor(floor, 1) is None
 

@@ -155,7 +155,8 @@ class Capture:
         """Of each step, how many of its operations are looked at, and how many are not."""
         step, count = self._steps[1].step, len(self.steps)
         kept = self._kept if self.filtered else np.ones(len(step), dtype=bool)
-        return tuple(np.bincount(step[(step >= 0) & chosen], minlength=count) for chosen in (kept, ~kept))
+        of, others = (np.bincount(step[(step >= 0) & chosen], minlength=count) for chosen in (kept, ~kept))
+        return of, others
 
     @cached_property
     def within(self) -> np.ndarray:

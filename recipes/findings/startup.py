@@ -74,7 +74,7 @@ def _setup_told(survey: ApiSurvey, chosen: np.ndarray, window_ns: int) -> list[s
         own = chosen & (survey.setup_kind == kind)
         if own.any():
             time_ns = intervals.union_ns(survey.setup_ns[own], survey.setup_end_ns[own])
-            told.append(f"{name} {format_ns(time_ns)} ({format_count(np.count_nonzero(own), 'call')})")
+            told.append(f"{name} {format_ns(time_ns)} ({format_count(int(own.sum()), 'call')})")
     return told
 
 

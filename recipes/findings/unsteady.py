@@ -113,8 +113,8 @@ def _best_split(ordered: np.ndarray) -> tuple[float, float, float, float, float]
 
 def _rank_correlation(values: np.ndarray) -> float:
     """Spearman's correlation of values with their order; equal values share their rank."""
-    _, rank, counts = np.unique(values, return_inverse=True, return_counts=True)
-    rank = (np.cumsum(counts) - (counts - 1) / 2)[rank.ravel()]
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    rank = (np.cumsum(counts) - (counts - 1) / 2)[place.ravel()]
     if len(counts) < 2:
         return 0.0
     return float(np.corrcoef(rank, np.arange(len(rank)))[0, 1])

@@ -76,8 +76,9 @@ def _read_index(path: Path) -> tuple[set[str], int | None]:
         raise PackError(f"{path}: not an index of safetensors files; fetch it again or remove it") from error
     if any(Path(name).name != name for name in names):
         raise PackError(f"{path}: names files outside its folder; fetch it again or remove it")
-    usable = isinstance(total, (int, float)) and not isinstance(total, bool) and total > 0
-    return names, round(total) if usable else None
+    if isinstance(total, bool) or not isinstance(total, (int, float)) or not total > 0:
+        return names, None
+    return names, round(total)
 
 
 def _tensors(path: Path) -> Iterator[tuple[str, int]]:
@@ -193,10 +194,5 @@ def compare_total(model: Model, stored: Checkpoint) -> Model:
             f"{stored.folder}: {line}: something is stored in fewer bits than the config tells; put the safetensors"
             " files beside it (their headers are read), or give --weight-bytes instead"
         )
-    return replace(
-        model,
-        remarks=(
-            *model.remarks,
-            f"{line}: what the config does not tell, such as pictures or draft layers, is not counted",
-        ),
-    )
+    remark = f"{line}: what the config does not tell, such as pictures or draft layers, is not counted"
+    return replace(model, remarks=(*model.remarks, remark))

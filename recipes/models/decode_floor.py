@@ -13,9 +13,8 @@ The floor says nothing of communication, launches or compute; a step below it ha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from numbers import Real
 
 from recipes.base.errors import PackError
 from recipes.models.flop import decode_flop
@@ -119,22 +118,9 @@ class Floor:
         """FLOP a byte from which on compute is the limit."""
         return None if self.bandwidth_bytes_per_s is None else peak_flop_per_s / self.bandwidth_bytes_per_s
 
-    def compute_ns(self, peak_flop_per_s: float) -> float | None:
-        """The floor of the arithmetic; above `floor_ns` only beyond the ridge."""
-        return None if self.flop is None else self.flop / peak_flop_per_s * 1e9
-
     def ratio(self, duration_ns: float) -> float | None:
         """Duration over floor: how many times longer the step took. Not checked; see `below_floor`."""
         return None if self.floor_ns is None else duration_ns / self.floor_ns
-
-    def mbu(self, duration_ns: float) -> float | None:
-        """Model bandwidth utilisation, a share of 1. PackError (`below_floor`) when it is above 1."""
-        if self.floor_ns is None:
-            return None
-        finding = below_floor(self, duration_ns)
-        if finding:
-            raise PackError(finding)
-        return self.floor_ns / duration_ns
 
     def mfu(self, duration_ns: float, peak_flop_per_s: float) -> float | None:
         """Model FLOP utilisation of the step, a share of 1. PackError when it is above 1."""
@@ -169,10 +155,11 @@ def floor_of(
     check_layout(model, layout)
     remarks = list(model.remarks)
     if layout.pp > 1 and layout.stage is None:
-        layout = replace(layout, stage=_lightest_stage(model, step.tokens, layout))
+        stages = [replace(layout, stage=stage) for stage in range(layout.pp)]
+        layout = min(stages, key=lambda one: read_bytes(model, step.tokens, one))
         remarks.append(f"pipeline stage unknown: stage {layout.stage} of {layout.pp}, which reads least, is taken")
     cache = flop = expected = None
-    if model.family is not None and None not in (step.batch, step.context):
+    if model.family is not None and step.batch is not None and step.context is not None:
         cache = kv_bytes(model, step.batch, step.context, step.kv_dtype, layout)
     if step.batch is not None:
         flop = decode_flop(model, step.batch, step.context, step.tokens_per_step, layout)
@@ -198,10 +185,6 @@ def _limits(model: Model, step: Step, layout: Layout) -> Iterator[str]:
         yield f"experts: all tokens may pick the same {model.moe.top_k} a layer, which is the least that can be read"
 
 
-def _lightest_stage(model: Model, tokens: float, layout: Layout) -> int:
-    return min(range(layout.pp), key=lambda stage: read_bytes(model, tokens, replace(layout, stage=stage)))
-
-
 def _check(step: Step, bandwidth: float | None, attainable: float) -> None:
     for name, value in (("batch", step.batch), ("tokens per step", step.tokens_per_step)):
         if value is not None and not value >= 1:
@@ -223,14 +206,15 @@ def below_floor(floor: Floor, duration_ns: float) -> str | None:
     Each change that alone makes the step possible is named, as far as there are any.
     """
     _check_duration(duration_ns)
-    if floor.floor_ns is None or duration_ns >= floor.floor_ns:
+    width = floor.bandwidth_bytes_per_s
+    if width is None or floor.floor_ns is None or duration_ns >= floor.floor_ns:
         return None
     batch = "batch unknown" if floor.step.batch is None else f"batch {floor.step.batch:g}"
     line = (
         f"{floor.model.name}, {batch}: the step took {duration_ns / 1e6:.4g} ms, below its floor of"
         f" {floor.floor_ns / 1e6:.4g} ms ({floor.floor_ns / duration_ns:.0%} of the bandwidth), so an input is wrong: "
     )
-    causes = ", ".join(_causes(floor, duration_ns))
+    causes = ", ".join(_causes(floor, duration_ns, width))
     line += f"each of these alone would allow it: {causes}; else check" if causes else "check"
     line += " the model and the bandwidth"
     if floor.read_bytes < CACHED_BYTES:
@@ -238,7 +222,7 @@ def below_floor(floor: Floor, duration_ns: float) -> str | None:
     return line
 
 
-def _causes(floor: Floor, duration_ns: float) -> Iterator[str]:
+def _causes(floor: Floor, duration_ns: float, bandwidth: float) -> Iterator[str]:
     """The changes of one input, each of which would put the floor below the duration."""
     step, model = floor.step, floor.model
     if floor.kv_bytes and _could_be(floor, duration_ns, step=replace(step, context=None)):
@@ -249,7 +233,7 @@ def _causes(floor: Floor, duration_ns: float) -> Iterator[str]:
         if tp > floor.layout.tp and _could_be(floor, duration_ns, layout=replace(floor.layout, tp=tp)):
             yield f"tp {tp}"
             break
-    allowed = duration_ns * 1e-9 * floor.bandwidth_bytes_per_s - (floor.kv_bytes or 0)
+    allowed = duration_ns * 1e-9 * bandwidth - (floor.kv_bytes or 0)
     for name, times in (("8-bit", 2), ("4-bit", 4)):
         if model.family and not model.quantization.method and floor.weight_bytes / times <= allowed:
             yield f"{name} weights"
@@ -259,8 +243,8 @@ def _causes(floor: Floor, duration_ns: float) -> Iterator[str]:
 def _one_sequence(step: Step) -> Step:
     context = step.context
     if isinstance(context, Summed):
-        context = context.tokens / step.batch
-    elif context is not None and not isinstance(context, Real):
+        context = context.tokens / (step.batch or 1)
+    elif isinstance(context, Iterable):
         context = min(context)
     return replace(step, batch=1, context=context)
 

@@ -25,7 +25,7 @@ def used_parameters(model: Model) -> float | None:
 def _matrix_parameters(model: Model, weight: Weight, layout: Layout) -> float:
     """Parameters of one matrix that a token uses, as this rank's share of all tokens' work."""
     share = split_share(model, weight, layout)
-    if weight.role != "expert":
+    if model.moe is None or weight.role != "expert":
         return weight.parameters * share
     return weight.parameters * model.moe.top_k / model.moe.experts * share * replicas(layout)
 
@@ -69,8 +69,7 @@ def decode_flop(
     """
     tokens = batch * tokens_per_step
     if model.family is None:
-        used = model.opaque_parameters
-        return None if used is None else 2 * used * tokens / (layout.tp * layout.pp)
+        return _opaque_flop(model, tokens, layout)
     flop = 2 * tokens * (_body(model, layout) + _head(model, layout))
     if context is None:
         return flop
@@ -91,8 +90,7 @@ def train_flop(model: Model, batch: float, sequence_tokens: float, layout: Layou
 
 def _forward_flop(model: Model, batch: float, tokens: float, head_tokens: float, layout: Layout) -> float | None:
     if model.family is None:
-        used = model.opaque_parameters
-        return None if used is None else 2 * used * batch * tokens / (layout.tp * layout.pp)
+        return _opaque_flop(model, batch * tokens, layout)
     window = min(model.window or tokens, tokens)
     chunks, rest = divmod(tokens, window)
     pairs = Seen(
@@ -100,6 +98,11 @@ def _forward_flop(model: Model, batch: float, tokens: float, head_tokens: float,
     )
     matrices = 2 * (tokens * _body(model, layout) + head_tokens * _head(model, layout))
     return batch * (matrices + _attention_flop(model, pairs, tokens, layout, absorbed=False))
+
+
+def _opaque_flop(model: Model, tokens: float, layout: Layout) -> float | None:
+    used = model.opaque_parameters
+    return None if used is None else 2 * used * tokens / (layout.tp * layout.pp)
 
 
 def _causal(tokens: float) -> float:

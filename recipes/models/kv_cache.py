@@ -14,9 +14,8 @@ reaches the least: B + (S - B) mod w.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from numbers import Real
 
 from recipes.base.errors import PackError
 from recipes.models.layer_kinds import CHUNKED, FULL, LINEAR, SLIDING
@@ -58,7 +57,8 @@ def tokens_seen(model: Model, batch: float, context: Contexts) -> Seen:
         total, others = context.tokens, min(batch, context.tokens) - 1
         _check(model, [total])
         return Seen(total, others + min(total - others, window), others + 1 + (total - others - 1) % window)
-    lengths = [(context, batch)] if isinstance(context, Real) else [(length, 1) for length in context]
+    lengths: list[tuple[float, float]]
+    lengths = [(length, 1) for length in context] if isinstance(context, Iterable) else [(context, batch)]
     if sum(count for _, count in lengths) != batch:
         raise PackError(
             f"model {model.name}: {len(lengths)} contexts for a batch of {batch:g}; give one for each sequence"

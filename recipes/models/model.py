@@ -95,6 +95,12 @@ class Model:
     measured: Mapping[Place, float] = field(default_factory=dict, compare=False, repr=False)
 
     @property
+    def built_as(self) -> Family:
+        """How the layers are built: of every model that is not opaque."""
+        assert self.family is not None
+        return self.family
+
+    @property
     def bytes_per_value(self) -> float:
         """Bytes of an unquantised weight."""
         return dtype_bytes(self.dtype)

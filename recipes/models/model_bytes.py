@@ -35,7 +35,7 @@ def total_parameters(model: Model) -> float | None:
 
 def checkpoint_bytes(model: Model) -> float:
     """Bytes of all weights as stored: what the usual shortcut divides by the bandwidth."""
-    if model.family is None:
+    if model.opaque_bytes is not None:
         return model.opaque_bytes
     return sum(stored_bytes(model, weight) for weight in weights_of(model))
 
@@ -53,7 +53,7 @@ def read_bytes(model: Model, tokens: float, layout: Layout = SINGLE, routing: st
     PackError when the model cannot be spread that way.
     """
     check_layout(model, layout)
-    if model.family is None:
+    if model.opaque_bytes is not None:
         return model.opaque_bytes / (layout.tp * layout.pp)
     stages = range(layout.pp) if layout.stage is None else (layout.stage,)
     return min(_stage_bytes(model, tokens, layout, stage, routing) for stage in stages)
@@ -74,9 +74,9 @@ def _read_share(model: Model, weight: Weight, tokens: float, layout: Layout, rou
     if weight.role in ("embedding", "position"):
         rows = tokens / weight.shape[0] if stage == 0 else 0
         return rows + (1 if model.tied and weight.role == "embedding" and stage == layout.pp - 1 else 0)
-    if weight.role not in ("expert", "expert_vector"):
-        return 1
     moe = model.moe
+    if moe is None or weight.role not in ("expert", "expert_vector"):
+        return 1
     if routing == EXPECTED:
         return distinct_experts(moe.experts, moe.top_k, tokens * replicas(layout)) / moe.experts
     mine = moe.experts / layout.ep

@@ -4,8 +4,8 @@ Sources of the formats: OCP Microscaling specification 1.0 (MXFP4, MXFP8: one 8-
 NVFP4 (one FP8 scale for 16 values and one FP32 a tensor); DeepSeek-V3 report, section 3.3.2 (FP8 with an FP32 scale for
 each block of 128 x 128); AutoAWQ and GPTQModel (a 16-bit scale and, if asymmetric, a zero point for each group); QLoRA,
 arXiv 2305.14314 (NF4, double quantisation); compressed-tensors `quant_args.py`. With 2:4 sparsity, two of four values
-are kept, with two bits each for their places (NVIDIA Ampere architecture whitepaper; compressed-tensors
-`sparse_compressors/sparse_24_bitmask.py`, `marlin_24.py`).
+are kept, with two bits each for their places, or a mask of four bits, which is as much (NVIDIA Ampere architecture
+whitepaper; the formats sparse-24-bitmask and marlin-24 of compressed-tensors).
 """
 
 from __future__ import annotations

@@ -61,7 +61,8 @@ def read_quantization(model: str, config: Any) -> Quantization:
         return PLAIN
     if not isinstance(config, Mapping):
         raise PackError(f"model {model}: quantization_config is not an object; correct the config")
-    method = str(config.get("quant_method") or ("bitsandbytes" if _bitsandbytes_flag(config) else ""))
+    older = config.get("load_in_4bit") or config.get("load_in_8bit")  # bitsandbytes, before methods were named
+    method = str(config.get("quant_method") or ("bitsandbytes" if older else ""))
     reader = _METHODS.get(method.lower().replace("_", "-"))
     if reader is None:
         known = ", ".join(sorted(_METHODS))
@@ -89,10 +90,6 @@ def _patterns_of(found: Quantization) -> Iterator[str]:
             yield name[3:]
 
 
-def _bitsandbytes_flag(config: Mapping[str, Any]) -> bool:
-    return bool(config.get("load_in_4bit") or config.get("load_in_8bit"))
-
-
 def _patterns(names: Any) -> tuple[str, ...]:
     """The names of a list, with the prefix removed that a model with pictures puts before its language model."""
     if isinstance(names, str):
@@ -112,8 +109,8 @@ def _linear(method: str, form: Format | None, config: Mapping[str, Any], **other
     """One format for all matrices of the layers but those on the config's lists."""
     lists = ("modules_to_not_convert", "ignored_layers", "llm_int8_skip_modules")
     named, skipped = _apart(tuple(name for key in lists for name in _patterns(config.get(key))))
-    fields = {"groups": ((("Linear",), form),), "roles": LAYERS, "named": named, "skipped": skipped}
-    return Quantization(method, **{**fields, **others})
+    found = Quantization(method, ((("Linear",), form),), skipped, LAYERS, named=named)
+    return replace(found, **others)
 
 
 def _fp8(model: str, config: Mapping[str, Any]) -> Quantization:
@@ -237,18 +234,16 @@ def _modelopt(model: str, config: Mapping[str, Any]) -> Quantization:
         raise TypeError("quantization is not an object")
     named, skipped = _apart(_patterns([*(inner.get("ignore") or ()), *(inner.get("exclude_modules") or ())]))
     cache = str(inner.get("kv_cache_quant_algo") or "").lower() or _cache_scheme(inner)
-    common = {"skipped": skipped, "roles": ALL_LINEAR, "kv_dtype": cache}
+    found = Quantization("modelopt", skipped=skipped, roles=ALL_LINEAR, kv_dtype=cache)
     algorithm, each = inner.get("quant_algo"), inner.get("quantized_layers")
     if each:
         read = {name: _algorithm(model, layer["quant_algo"], layer) for name, layer in each.items()}
         mixed = [(module, read[name][0]) for name in each for module in _patterns([name])]
-        return Quantization(
-            "modelopt", named=(*named, *mixed), gemm_dtype=_fastest(gemm for _, gemm in read.values()), **common
-        )
+        return replace(found, named=(*named, *mixed), gemm_dtype=_fastest(gemm for _, gemm in read.values()))
     if not algorithm:
-        return Quantization("modelopt", **common)
+        return found
     form, gemm = _algorithm(model, algorithm, inner)
-    return Quantization("modelopt", ((("Linear",), form),), named=named, gemm_dtype=gemm, **common)
+    return replace(found, groups=((("Linear",), form),), named=named, gemm_dtype=gemm)
 
 
 def _algorithm(model: str, name: str, config: Mapping[str, Any]) -> tuple[Format, str | None]:
@@ -334,7 +329,7 @@ def _fp8_scheme(weights: Mapping[str, Any], strategy: Any, group: int) -> Format
     if strategy == "group":
         return MXFP8 if group == 32 else Format(8, (1, max(group, 0)), 32)
     if strategy == "block":
-        block = weights.get("block_structure")
+        block: Any = weights.get("block_structure")
         return fp8_block(*map(int, block.split("x") if isinstance(block, str) else block))
     return FP8_TENSOR if strategy == "tensor" else FP8_CHANNEL
 

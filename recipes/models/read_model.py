@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from recipes.base.errors import PackError
-from recipes.models.architectures import FAMILIES
+from recipes.models.architectures import FAMILIES, Experts
 from recipes.models.checkpoint import Checkpoint, compare_total, measure, read_checkpoint
 from recipes.models.config_fields import Fields, language_model
 from recipes.models.config_file import config_folder, find_config
@@ -54,11 +54,14 @@ def opaque_model(
 
     PackError unless exactly one of both is given, and for a size that is not positive.
     """
-    if (weight_bytes is None) == (params is None):
+    if weight_bytes is not None and params is None:
+        size = weight_bytes
+    elif params is None or weight_bytes is not None:
         raise PackError("model: give either the bytes of the weights or the number of parameters, not both or none")
-    if params is not None and weight_dtype is None:
+    elif weight_dtype is None:
         raise PackError("model: parameters without a weight dtype have no size in bytes; give it, such as bf16 or fp8")
-    size = weight_bytes if params is None else params * dtype_bytes(str(weight_dtype))
+    else:
+        size = params * dtype_bytes(weight_dtype)
     if not size > 0:
         raise PackError(f"model: the weights have {size:g} bytes; give a size above nothing")
     remark = "all given weights are taken as read at every batch; the KV cache is unknown without a config"
@@ -206,8 +209,8 @@ def _head_dim(fields: Fields, hidden: int, heads: int) -> int:
 
 
 def _intermediate(fields: Fields, hidden: int, layers: int) -> int:
-    experts, width = fields.family.experts, fields.family.mlp_width
-    if _has_experts(fields) and len(moe_layers(fields, experts, layers)) == layers:
+    experts, width = _experts(fields), fields.family.mlp_width
+    if experts and len(moe_layers(fields, experts, layers)) == layers:
         return 0  # no dense MLP is there
     factor = fields.value("expansion_ratio", fields.family.mlp_factor)
     return fields.size(width, int(factor * hidden) or None)
@@ -238,16 +241,16 @@ def _linear(fields: Fields) -> LinearAttention:
     return LinearAttention(*(fields.size(f"linear_{name}") for name in names))
 
 
-def _has_experts(fields: Fields) -> bool:
+def _experts(fields: Fields) -> Experts | None:
     """DeepSeek's and Qwen's code builds dense layers only when the config says that there are no experts."""
     style = fields.family.experts
-    return style is not None and (style.layers == "all" or fields.value(style.count, 1) != 0)
+    return style if style and (style.layers == "all" or fields.value(style.count, 1) != 0) else None
 
 
 def _moe(fields: Fields, layers: int) -> Moe | None:
-    if not _has_experts(fields):
+    style = _experts(fields)
+    if style is None:
         return None
-    style = fields.family.experts
     width = fields.size(style.width)
     shared = 0
     if style.shared == "counted":
