@@ -101,6 +101,15 @@ def test_same_ordinal_in_two_processes_is_kept_apart_and_said(work):
     assert "2 processes use device 0" in found.devices.remark
 
 
+def test_same_ordinal_is_one_gpu_where_the_machine_has_no_other(work):
+    gpus = {"id": [0], "cuDevice": [0], "name": ["H200"], "uuid": ["GPU-a"]}
+    found = work(**{KERNELS: kernels((1, 2, 0, Q), (1, 2, 0, P)), "TARGET_INFO_GPU": gpus})
+    assert (found.devices.numbers, found.device.tolist(), found.devices.remark) == ([0], [0, 0], "")
+    assert (found.devices.gpu_names, found.devices.gpu_uuids) == (["H200"], ["GPU-a"])
+    two = {name: values * 2 for name, values in gpus.items()} | {"id": [0, 1]}
+    assert work(**{KERNELS: kernels((1, 2, 0, Q), (1, 2, 0, P)), "TARGET_INFO_GPU": two}).devices.numbers == [0, 1]
+
+
 def devices(*rows):
     return dict(zip(("gpuId", "cudaId", "pid", "uuid"), map(list, zip(*rows, strict=True)), strict=True))
 

@@ -47,7 +47,7 @@ BROKEN = {
     "decode_no_nvtx": {"no_nvtx"},
 }
 #: 2023.4.4 does not say which GPU a process's device 0 is.
-BROKEN_2023 = {"own_gpu": {"device_identity"}, "shared_gpu": {"device_identity"}}
+BROKEN_2023 = {"own_gpu": {"device_identity"}}
 
 
 def analysed(path: Path, *, span: Span = Span(), step_time_ns: float | None = None):
@@ -323,7 +323,8 @@ def test_process_that_was_not_followed_is_named(make_export):
     strings = {"id": [1, 2, 3, 90, 91, 92], "value": ["x", "y", "gemm", "cuda-EvtHandlr", "[NSys]", "CUPTI worker th"]}
     threads = {
         "nameId": [90, 91, 90, 90, 91, 92],
-        "globalTid": [P + 1, P + 2, Q + 1, *[(300 << 24) + n for n in range(3)]],
+        # 200 began while 100 began threads: it has the first id of a process and its last one.
+        "globalTid": [P + 101, P + 201, Q + 202, *[(300 << 24) + n for n in range(3)]],
     }
     processes = {"globalPid": [P, Q, 300 << 24], "pid": [100, 200, 300], "name": ["python", "python3.11", "rank 1"]}
     kernels = {"start": [10], "end": [20], "deviceId": [0], "globalPid": [P], "correlationId": [1],
@@ -336,10 +337,62 @@ def test_process_that_was_not_followed_is_named(make_export):
     assert row["severity"] == "warn"
     other = {**tables, "PROCESSES": {**processes, "name": ["python", "someone_else", "rank 1"]}}
     assert found(make_export(**other))["processes"]["severity"] == "info"
+    # A higher id alone is somebody else's python.
+    later = {**tables, "ThreadNames": {**threads, "globalTid": [P + 101, P + 199, *threads["globalTid"][2:]]}}
+    row = found(make_export(**later))["processes"]
+    assert (row["severity"], row["evidence"]) == ("info", "process 200 (python3.11), maybe another job")
     mps = {**tables, "PROCESSES": {**processes, "name": ["python", "nvidia-cuda-mps-server", "rank 1"]}}
     assert "processes" not in found(make_export(**mps))
     of_one_rank = {"name": ["Hostname", "DeviceEnvironment"], "value": ["node1", "RANK=3;"]}
     assert found(make_export(**tables, TARGET_INFO_SYSTEM_ENV=of_one_rank))["processes"]["severity"] == "info"
+
+
+#: What tells the processes apart: names of threads, of which the last is the driver's in a process with a context.
+THREADS = {90: "[NSys]", 91: "CUPTI worker thread", 92: "cuda-EvtHandlr"}
+
+
+def with_processes(path: Path, **names: tuple[str, list[int]]) -> Path:
+    """An export with processes of such names and threads, `pid_100=(name, [ids of THREADS])`."""
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE ThreadNames (nameId, globalTid)")
+        db.execute("CREATE TABLE PROCESSES (globalPid, pid, name)")
+        db.executemany("INSERT INTO StringIds VALUES (?, ?)", [*THREADS.items(), (93, "proof_test")])
+        for key, (name, threads) in names.items():
+            pid = int(key.removeprefix("pid_"))
+            db.execute("INSERT INTO PROCESSES VALUES (?, ?, ?)", (pid << 24, pid, name))
+            rows = [(93, (pid << 24) + pid), *((thread, (pid << 24) + pid + thread) for thread in threads)]
+            db.executemany("INSERT INTO ThreadNames VALUES (?, ?)", rows)
+    db.close()
+    return path
+
+
+def test_engine_is_not_that_of_somebody_else(make_export):
+    path = with_processes(made(make_export, steady(12)), pid_100=("python", [90, 91, 92]), pid_9=("VLLM::Worker", [92]))
+    assert analysed(path)["captures"][0]["engine"] is None
+    own = made(make_export, steady(12), name="own.sqlite")
+    own = with_processes(own, pid_100=("VLLM::Worker", [90, 91, 92]), pid_9=("sglang::schedul", [92]))
+    assert analysed(own)["captures"][0]["engine"] == "vllm"
+
+
+def test_process_that_worked_is_there_whatever_its_name(make_export):
+    # Nsight 2020 to 2022 give the name before exec.
+    path = with_processes(made(make_export, steady(12)), pid_100=("nsys-launcher", [90, 91, 92]))
+    tables = analysed(path)
+    assert [(row["pid"], row["name"], row["operations"]) for row in tables["processes"]] == [(100, "proof_test", 24)]
+    assert tables["captures"][0]["working_processes"] == 1
+
+
+def test_launcher_without_launches_is_no_fault_and_lost_work_is(make_export):
+    names = {"pid_100": ("python", [90, 91, 92]), "pid_50": ("pt_elastic", [90, 92])}
+    path = with_processes(made(make_export, steady(12)), **names)
+    row = found(path)["idle_processes"]
+    assert (row["severity"], row["evidence"]) == ("info", "process 50 (pt_elastic)")
+    with sqlite3.connect(path) as db:
+        rows = [(1100 + n, 1110 + n, (50 << 24) + 50, 9000 + n, 1) for n in range(3)]
+        db.executemany(f"INSERT INTO {RUNTIME} VALUES (?, ?, ?, ?, ?)", rows)
+    db.close()
+    row = found(path)["idle_processes"]
+    assert (row["severity"], row["evidence"]) == ("warn", "process 50 (pt_elastic): 3 launches")
 
 
 def test_contexts_without_work_are_named(make_export):
