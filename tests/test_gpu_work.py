@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from recipes.events.gpu_work import GRAPH, KERNEL, MEMCPY, MEMSET, Span, read_gpu_work
+from recipes.events.gpu_work import GRAPH, KERNEL, MEMCPY, MEMSET, Span, page_migrations, read_gpu_work
 from recipes.report.report import open_export
 
 P, Q = 100 << 24, 200 << 24
@@ -53,6 +53,15 @@ def test_all_four_kinds_are_work(work):
     assert [found.names[code] for code in found.name] == [
         "gemm", "memcpy HtoD", "memcpy HtoD", "memset", "CUDA graph (traced as a whole)",
     ]  # fmt: skip
+
+
+def test_page_migrations_are_named_with_their_direction(work):
+    copies = operations((1, 2, 0, P), (3, 4, 0, P), (5, 6, 0, P), (7, 8, 0, P)) | {"copyKind": [1, 11, 12, 13]}
+    found = work(**{COPIES: copies, KERNELS: kernels((10, 20, 0, P))})
+    assert [found.names[code] for code in found.name] == [
+        "gemm", "memcpy HtoD", "page migration HtoD", "page migration DtoH", "page migration DtoD",
+    ]  # fmt: skip
+    assert page_migrations(found).tolist() == [False, False, True, True, True]
 
 
 def test_rows_without_usable_times_are_dropped_and_counted(work):

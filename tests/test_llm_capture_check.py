@@ -207,6 +207,14 @@ def test_window_that_begins_on_a_busy_gpu_is_told(make_export):
     assert found(path)["window_begin"]["evidence"] == "1 operation before the first launch"
 
 
+def test_page_migrations_are_no_work_from_before_the_window(make_export):
+    copies = {"start": [400, 600, 5000], "end": [500, 700, 5100], "deviceId": [0] * 3, "globalPid": [P] * 3,
+              "copyKind": [12, 11, 12], "correlationId": [None] * 3}  # fmt: skip
+    rows = found(made(make_export, steady(12), CUPTI_ACTIVITY_KIND_MEMCPY=copies))
+    assert set(rows) == {"page_migrations"}
+    assert rows["page_migrations"]["evidence"] == "3 page migrations (DtoH 2, HtoD 1), 300 ns in all"
+
+
 def test_window_that_ends_on_a_busy_gpu_is_told(make_export):
     path = made(make_export, steady(12))
     with sqlite3.connect(path) as db:
