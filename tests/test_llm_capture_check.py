@@ -198,6 +198,80 @@ def test_launches_into_a_graph_under_capture_are_not_lost(make_export):
     assert (row["severity"], row["evidence"]) == ("info", "`layer 0`")
 
 
+def changed(path: Path, *statements: str) -> dict[str, dict]:
+    """What is found in an export after SQL statements."""
+    with sqlite3.connect(path) as db:
+        for statement in statements:
+            db.execute(statement)
+    db.close()
+    return found(path)
+
+
+def test_records_and_launches_that_do_not_fit_are_told(make_export):
+    def whole(name: str) -> Path:
+        return made(make_export, steady(12), name=f"{name}.sqlite")
+
+    # 12 steps of two launches with a kernel each.
+    rows = changed(whole("twice"), f"INSERT INTO {KERNELS} SELECT * FROM {KERNELS} WHERE correlationId <= 6")
+    assert rows["doubled_records"]["evidence"] == "6 of 30 kernel records (20.0 %)"
+    assert "reused_ids" not in rows
+    rows = changed(whole("reused"), f"UPDATE {KERNELS} SET correlationId = 5 WHERE correlationId = 6")
+    assert rows["reused_ids"]["evidence"] == "2 of 24 kernels (8.3 %)"
+    rows = changed(whole("rows"), f"DELETE FROM {RUNTIME} WHERE correlationId IN (7, 8, 9)")
+    assert rows["missing_launches"]["evidence"] == "3 of 24 operations (12.5 %)"
+    # The kernel begins 30 ns after the begin of its launch: shifted by 5,030 ns it is 5,000 ns ahead.
+    shift = f"UPDATE {KERNELS} SET start = start - 5030, end = end - 5030 WHERE correlationId = 20"
+    assert changed(whole("early"), shift)["work_before_launch"]["evidence"] == (
+        "1 of 24 operations (4.2 %), by up to 5.00 us"
+    )
+
+
+def test_copy_calls_without_records_are_told(make_export):
+    def copies(lost: int) -> Path:
+        path = made(make_export, steady(12), name=f"{lost}.sqlite")
+        calls = ", ".join(f"({1100 + n}, {1110 + n}, {P + 1}, {8000 + n}, 90)" for n in range(lost))
+        with sqlite3.connect(path) as db:
+            db.execute("INSERT INTO StringIds VALUES (90, 'cudaMemcpyAsync_v3020')")
+            db.execute(f"INSERT INTO {RUNTIME} VALUES {calls}")
+        db.close()
+        return path
+
+    assert found(copies(4))["lost_copies"]["evidence"] == "4 of 4 calls (100.0 %)"
+    assert "lost_copies" not in found(copies(2))
+
+
+def replayed(make_export, nodes: list[int], name: str) -> Path:
+    """An export of graph launches, each with so many nodes of graph 3."""
+    strings = {"id": [1, 2], "value": [GRAPH_LAUNCH, "gemm"]}
+    rows = [
+        (1000 * n + 10 * node + 50, n + 1, (3 << 32) + node) for n, count in enumerate(nodes) for node in range(count)
+    ]
+    work = {"start": [row[0] for row in rows], "end": [row[0] + 5 for row in rows], "deviceId": [0] * len(rows),
+            "globalPid": [P] * len(rows), "correlationId": [row[1] for row in rows], "demangledName": [2] * len(rows),
+            "shortName": [2] * len(rows), "graphNodeId": [row[2] for row in rows]}  # fmt: skip
+    begins = [1000 * n for n in range(len(nodes))]
+    calls = {"start": begins, "end": [begin + 20 for begin in begins], "globalTid": [P + 1] * len(nodes),
+             "correlationId": [n + 1 for n in range(len(nodes))], "nameId": [1] * len(nodes)}  # fmt: skip
+    return make_export(name, **{KERNELS: work, RUNTIME: calls, "StringIds": strings})
+
+
+def test_replays_with_fewer_nodes_are_told_but_not_at_the_edges(make_export):
+    # Of the eight inner replays one has 4 of 6 nodes and one 5; the first and the last are cut by the window.
+    row = found(replayed(make_export, [2, 6, 6, 4, 6, 6, 5, 6, 6, 1], "short.sqlite"))["short_replays"]
+    assert row["evidence"] == "2 of 8 replays (25.0 %), 3 nodes in all"
+    assert "short_replays" not in found(replayed(make_export, [2, *[6] * 8, 1], "cut.sqlite"))
+
+
+def test_steps_with_part_of_their_operations_are_told(make_export):
+    steps = steady(12, kernels=10)
+    steps[4] = steps[4][:6]
+    row = found(made(make_export, steps))["steps_partial"]
+    assert row["evidence"] == "1 step, of 10 operations as few as 6"
+    # Where steps have all kinds of sizes, none is in part there.
+    uneven = [[(30, 100, "gemm")] * (4 + n % 3 * 3) for n in range(12)]
+    assert "steps_partial" not in found(made(make_export, uneven, name="uneven.sqlite"))
+
+
 def test_window_that_begins_on_a_busy_gpu_is_told(make_export):
     path = made(make_export, steady(12))
     with sqlite3.connect(path) as db:
