@@ -327,6 +327,48 @@ def test_start_up_is_told_with_what_it_consists_of(make_export):
     assert [row["operations"] for row in rows["processes"]] == [24]
 
 
+def test_prefill_before_the_steps_is_no_start_up(make_export):
+    path = made(make_export, steady(12))
+    with sqlite3.connect(path) as db:
+        db.execute("INSERT INTO StringIds VALUES (90, 'prefill_attention')")
+        db.execute(f"INSERT INTO {RUNTIME} VALUES (100, 110, {P + 1}, 800, 1)")
+        db.execute(f"INSERT INTO {KERNELS} VALUES (200, 2500, 0, {P}, 800, 90, 90)")
+        db.execute(f"UPDATE {KERNELS} SET start = start + 2000, end = end + 2000 WHERE correlationId != 800")
+        for table in (RUNTIME, "NVTX_EVENTS"):
+            db.execute(f"UPDATE {table} SET start = start + 2000, end = end + 2000 WHERE start >= 1000")
+    db.close()
+    row = found(path)["startup"]
+    assert (row["severity"], row["message"]) == (
+        "info",
+        "work before the first step: a prefill that is no step, or warm-up",
+    )
+    # 2,300 ns of 2,300 + 12 x 1,000.
+    assert row["evidence"] == "1 kernel that run only before the first step 2.30 us"
+
+
+def test_second_process_that_still_starts_is_start_up(make_export):
+    path = made(make_export, steady(12))
+    with sqlite3.connect(path) as db:
+        db.execute("INSERT INTO StringIds VALUES (90, 'cuLibraryLoadData')")
+        # Another process loads code in the fifth step of 1,150 ns and launches at the end.
+        db.execute(f"INSERT INTO {RUNTIME} VALUES (6000, 9000, {Q + 1}, 1, 90), (14000, 14010, {Q + 1}, 2, 1)")
+        db.execute(f"INSERT INTO {KERNELS} VALUES (14100, 14200, 1, {Q}, 2, 3, 3)")
+    db.close()
+    rows = found(path)
+    assert "loading code 3.00 us (1 call)" in rows["startup"]["evidence"]
+    assert "; process 200 still starts while steps of others run" in rows["startup"]["evidence"]
+    # The first step of 1,150 ns after 9,000 ns: steps begin at 1,000, then every 1,150 ns, the eighth at 9,050.
+    assert rows["startup"]["evidence"].endswith("--filter-time 9050/")
+    assert "setup_in_steps" not in rows
+    # The same process itself does that while its steps run.
+    same = made(make_export, steady(12), name="same.sqlite")
+    with sqlite3.connect(same) as db:
+        db.execute("INSERT INTO StringIds VALUES (90, 'cuLibraryLoadData')")
+        db.execute(f"INSERT INTO {RUNTIME} VALUES (6000, 9000, {P + 1}, 900, 90)")
+    db.close()
+    assert {"setup_in_steps"} == set(found(same))
+
+
 @pytest.mark.parametrize(
     ("lengths", "kind", "figures"),
     [
@@ -348,17 +390,18 @@ def test_changes_of_steps(lengths, kind, figures):
     assert (said, evidence) == (kind, figures)
 
 
-def test_clock_change_is_told_by_the_gemms(make_export):
-    slower = [[(30, length, "ampere_sgemm_128x64_nn"), (30, 200, "elementwise_kernel")]
-              for length in [800] * 6 + [1000] * 6]  # fmt: skip
-    rows = found(made(make_export, slower))
+def test_clock_change_is_told_by_kernels_of_all_kinds(make_export):
+    def steps(gemm: list[int], other: list[int]) -> list:
+        pairs = zip(gemm * 6, other * 6, strict=True)
+        return [[(30, a, "ampere_sgemm_128x64_nn"), (30, b, "elementwise_kernel")] for a, b in sorted(pairs)]
+
+    rows = found(made(make_export, steps([800, 1000], [200, 250])))
     assert set(rows) == {"clock"}
     assert "GEMMs of decode at batch 4 steps two modes" in rows["clock"]["message"]
     assert rows["clock"]["evidence"].startswith("around 800 ns and 1.00 us, 50% in the smaller group, 12 steps")
-    # The same with other kernels says nothing of the clock.
-    others = [[(30, length, "elementwise_kernel"), (30, 200, "ampere_sgemm_128x64_nn")]
-              for length in [800] * 6 + [1000] * 6]  # fmt: skip
-    assert set(found(made(make_export, others))) == {"unsteady"}
+    # Where one kind of kernel alone changes, that is not the clock: neither GEMMs nor others.
+    assert set(found(made(make_export, steps([800, 1000], [200, 200]), name="gemms.sqlite"))) == {"unsteady"}
+    assert set(found(made(make_export, steps([200, 200], [800, 1000]), name="others.sqlite"))) == {"unsteady"}
 
 
 def test_slower_first_step_is_told(make_export):
@@ -514,10 +557,42 @@ def test_engine_is_told_and_its_command_shown_nowhere(make_export, tmp_path, com
         (3, "Something that nobody knows", "warn"),
         (2, "Something that nobody knows", "info"),
         (4, "Something that nobody knows", "info"),
+        (3, "CUDA device 0: Unified Memory cannot be traced on devices that don't support peer-to-peer", "info"),
     ],
 )
 def test_diagnostics_count_by_what_they_mean(severity, text, expected):
     assert judged(severity, text) == expected
+
+
+def test_nsight_s_own_reason_is_shown_where_there_is_no_work(make_export):
+    text = "Installed CUDA driver version (13.3) is not supported by this build of Nsight Systems."
+    said = {"timestamp": [0], "severity": [2], "text": [text]}
+    assert "diagnostics" not in found(made(make_export, steady(12), DIAGNOSTIC_EVENT=said))
+    nothing = [[(30, 500, None)] * 2] * 12
+    row = found(made(make_export, nothing, name="nothing.sqlite", DIAGNOSTIC_EVENT=said))["diagnostics"]
+    assert (row["severity"], row["message"]) == ("warn", f"Nsight says: {text}")
+
+
+def test_copies_only_and_kernels_without_any_record_are_told(make_export):
+    copies = {"start": [14900], "end": [15000], "deviceId": [0], "globalPid": [P], "copyKind": [1],
+              "correlationId": [7000]}  # fmt: skip
+    path = made(make_export, [[(30, 500, None)] * 2] * 12, CUPTI_ACTIVITY_KIND_MEMCPY=copies)
+    rows = found(path)
+    assert rows["no_kernels"]["evidence"] == "1 operation, 0 kernels"
+    assert (rows["no_kernels"]["severity"], rows["lost_records"]["evidence"]) == ("warn", "24 launches")
+    assert "none of the kernels that process 100 launched was recorded" in rows["lost_records"]["message"]
+
+
+def test_launches_still_queued_at_the_end_are_no_stop(make_export):
+    # The last 12 of 40 launches have no record: the GPU was that far behind when the window ended.
+    steps = [*steady(14), *([[(30, 500, None)] * 2] * 6)]
+    path = made(make_export, steps)
+    with sqlite3.connect(path) as db:
+        ((last,),) = db.execute(f"SELECT max(start) FROM {RUNTIME} WHERE nameId = 1")
+        db.execute(f"UPDATE {KERNELS} SET end = {last + 5} WHERE correlationId = 28")
+    db.close()
+    rows = found(path)
+    assert not {"records_stop", "lost_records"} & set(rows)
 
 
 def test_alike_diagnostics_are_one_finding(make_export):

@@ -8,7 +8,7 @@ import numpy as np
 
 from recipes.base import intervals
 from recipes.base.units import format_count, format_ns, format_share
-from recipes.events.gpu_work import GRAPH, GpuWork, page_migrations
+from recipes.events.gpu_work import GRAPH, KERNEL, GpuWork, page_migrations
 from recipes.findings.finding import INFO, WARN, Finding
 from recipes.findings.registry import cannot_tell
 from recipes.findings.subject import Subject
@@ -44,6 +44,15 @@ def no_gpu_work(subject: Subject) -> Iterator[Finding]:
     else:
         message = "no GPU work and no CUDA calls: CUDA was not traced, or not in the process that uses the GPU"
     yield subject.found("no_gpu_work", message, evidence, numbers={"calls": calls, "ranges": ranges})
+
+
+def no_kernels(subject: Subject) -> Iterator[Finding]:
+    """Copies or memsets, and no kernel."""
+    kinds = subject.capture.work.kind
+    if not subject.capture.filtered and not np.isin(kinds, (KERNEL, GRAPH)).any():
+        message = "no kernel was recorded, only copies and memsets"
+        evidence = f"{format_count(len(kinds), 'operation')}, 0 kernels"
+        yield subject.found("no_kernels", message, evidence, numbers={"operations": len(kinds)})
 
 
 def opaque_graphs(subject: Subject) -> Iterator[Finding]:
