@@ -64,7 +64,7 @@ def _changes(subject: Subject, times: StepTimes, name: str, entries: np.ndarray)
     kind, change, evidence = _change(duration_ns)
     if not kind:
         return
-    # GEMMs of as many tokens do the same work whatever the context: if they change and all else with them, it is the clock.
+    # GEMMs of as many tokens do the same work whatever the context: if all else changes with them, it is the clock.
     gemm_ns, gemms = times.gemm_ns[entries], times.gemms[entries]
     clock_kind, clock_change, clock_evidence = _change(gemm_ns)
     same_work = times.phase[entries[0]] in DECODE_PHASES or times.tokens[entries[0]] is not None
