@@ -620,6 +620,11 @@ def test_only_ranges_of_libraries_are_no_phases(make_export):
     )  # fmt: skip
 
 
+def test_export_of_2021_is_told_as_old(make_export):
+    path = made(make_export, steady(12), bare=True)
+    assert found(path)["old_schema"]["evidence"] == "it does not tell the version of its schema"
+
+
 def test_schema_beyond_what_was_tested_is_told(make_export):
     newer = {"name": ["EXPORT_SCHEMA_VERSION"], "value": ["4.1.0"]}
     older = {"name": ["EXPORT_SCHEMA_VERSION"], "value": ["2.1.0"]}
