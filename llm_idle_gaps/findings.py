@@ -145,8 +145,8 @@ def unknown(of: DeviceSteps) -> Iterator[Finding]:
     if idle_ns > WORTH * of.mean["duration_ns"]:
         yield _found(
             of, "unknown_launches",
-            f"The launches behind {format_ns(idle_ns)} {of.each} of idle time were not recorded, so its cause is not "
-            "known: capture whole processes, with -t cuda,nvtx",
+            f"What ended {format_ns(idle_ns)} {of.each} of idle time has no launch in the report (not recorded, or the "
+            "driver moved pages), so its cause is not known: capture whole processes, with -t cuda,nvtx",
             numbers={"idle_ns": idle_ns},
         )  # fmt: skip
 

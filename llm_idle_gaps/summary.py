@@ -108,7 +108,7 @@ def _unknown_graphs(of: DeviceSteps) -> str:
         return "CUDA graphs were launched whose work was not recorded, so nothing is said of them"
     if of.mean["opaque_graphs"]:
         return "CUDA graphs were traced as a whole, so what is inside them is not seen"
-    return "launches were not recorded, so nothing is said of CUDA graphs"
+    return "most of the work has no launch in the report, so nothing is said of CUDA graphs"
 
 
 def _causes_of(idle: pd.DataFrame) -> list[str]:

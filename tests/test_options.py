@@ -9,6 +9,7 @@ import socket
 import pytest
 
 from recipes.events.gpu_work import Span
+from recipes.run.local import unknown_option
 from recipes.run.options import add_common_options, expand_output_name, span_of
 
 
@@ -57,3 +58,12 @@ def test_bad_time_filter_is_refused(text):
 def test_start_after_end_is_refused():
     with pytest.raises(argparse.ArgumentTypeError):
         span_of(parse("--start", "9", "--end", "5"))
+
+
+def test_unknown_option_is_named_with_the_one_that_may_be_meant():
+    known = ["--input", "--output", "--filter-time", "-h"]
+    assert unknown_option(["--inpt", "a"], known) == "unknown option --inpt; did you mean --input?"
+    assert unknown_option(["--input", "a", "--outptu=b"], known) == "unknown option --outptu; did you mean --output?"
+    assert unknown_option(["--zzz"], known) == "unknown option --zzz; see --help"
+    # Options can be cut short, and what is behind -- is none.
+    assert unknown_option(["--inp", "a", "--", "--b"], known) == ""

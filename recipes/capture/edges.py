@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from recipes.events.gpu_work import GpuWork
+from recipes.events.gpu_work import GpuWork, page_migrations
 from recipes.report import schema
 from recipes.report.report import Report
 from recipes.steps.attribution import NO_LAUNCH, Attribution
@@ -44,9 +44,9 @@ def _starts_and_stops(report: Report) -> list[tuple[int, int]]:
 
 def begun_before(work: GpuWork, steps: Steps, attribution: Attribution) -> list[int]:
     """The first step of each device whose first operation was launched before the window."""
-    found = []
+    found, launched = [], ~page_migrations(work)
     for device in range(len(work.devices.numbers)):
-        rows = np.flatnonzero(work.device == device)
+        rows = np.flatnonzero((work.device == device) & launched)
         if not len(rows):
             continue
         first = rows[work.start_ns[rows].argmin()]

@@ -8,6 +8,7 @@ import numpy as np
 
 from recipes.base.units import format_count, format_ns
 from recipes.capture.edges import begun_before
+from recipes.events.gpu_work import page_migrations
 from recipes.events.launches import NONE
 from recipes.findings.finding import INFO, WARN, Finding
 from recipes.findings.registry import cannot_tell
@@ -27,7 +28,7 @@ def busy_edges(subject: Subject) -> Iterator[Finding]:
         yield from (cannot_tell(check, "the report has no launches") for check in ("window_begin", "window_end"))
         return
     first_launch_ns = int(capture.launches.start_ns[of_launch[of_launch != NONE]].min())
-    early = (of_launch == NONE) & (work.start_ns < first_launch_ns)
+    early = (of_launch == NONE) & (work.start_ns < first_launch_ns) & ~page_migrations(work)
     if begun_before(work, capture.steps, capture.attribution) or early.any():
         count = int(np.count_nonzero(early))
         message = "the window begins on a busy GPU: its first work was launched before it"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -23,7 +24,7 @@ from recipes.base.errors import PackError
 from recipes.base.memory import return_freed, share_heap
 from recipes.base.pack import ROOT
 from recipes.base.tables import FILES, Table
-from recipes.base.terminal import cleared, ended_by_sigterm, plain, progress
+from recipes.base.terminal import cleared, ended_by_sigterm, fitted, plain, progress, text_width
 from recipes.base.units import format_count
 from recipes.capture.capture import Capture
 from recipes.findings import quality
@@ -44,6 +45,8 @@ from recipes.steps.phases import load_phase_rules
 MapTasks = Callable[[Callable[[Task], Outcome], Callable[[Task, str], Outcome], Sequence[Task]], Iterable[Outcome]]
 
 
+#: The width of a terminal that does not tell its own.
+_TERMINAL_WIDTH = 120
 #: So many reports with findings are named in the printed quality line.
 _SHOWN_FINDINGS = 5
 _MORE = "  llm_capture_check says more"
@@ -113,7 +116,7 @@ def run(
                     f"{folder.name}.nsys-analysis": _manifest(recipe, manifest or {}, inputs, started),
                 },
             )
-    print(summary)
+    print(fitted(summary, text_width(_TERMINAL_WIDTH)) if sys.stdout.isatty() else summary)
     return output.folder
 
 
