@@ -15,6 +15,8 @@ from recipes.report.report import Report
 
 #: Kinds of calls of starting up, by what they do. Freeing and allocating in stream order belong to steady work.
 SETUP = {"loading code": LOAD, "allocating and freeing": ALLOCATION, "making CUDA graphs": GRAPH_CREATION}
+#: The place of loading code in SETUP.
+LOADING = list(SETUP).index("loading code")
 _LAUNCH, _SETUP = (np.int64, np.int64, bool, np.int64), (np.int64, np.int64, np.int8, np.int64, np.int64)
 
 
@@ -25,8 +27,8 @@ class ApiSurvey:
     `calls`, `last_ns` and `last_work_ns`: for each process how many, the end of the last one, and that of its last
     operation; `graph_launches` those that launch graphs. Launch calls in order of start, those that failed or went into
     a graph under capture left out: launch_ns, launch_pid int64, recorded bool (the report has
-    work of it). Calls that set things up: setup_ns, setup_end_ns int64, setup_kind int8, a place in SETUP. The times in
-    which threads captured graphs: capture_ns, capture_end_ns, capture_thread int64.
+    work of it). Calls that set things up: setup_ns, setup_end_ns, setup_pid int64, setup_kind int8, a place in SETUP.
+    The times in which threads captured graphs: capture_ns, capture_end_ns, capture_thread int64.
     """
 
     calls: dict[int, int]
@@ -39,6 +41,7 @@ class ApiSurvey:
     setup_ns: np.ndarray
     setup_end_ns: np.ndarray
     setup_kind: np.ndarray
+    setup_pid: np.ndarray
     capture_ns: np.ndarray
     capture_end_ns: np.ndarray
     capture_thread: np.ndarray
@@ -78,6 +81,7 @@ class SurveyTaker:
         setup_ns, setup_end_ns, setup_kind, *setup_ids = _joined(self._setups, _SETUP)
         once = _once(*setup_ids)
         setup_ns, setup_end_ns, setup_kind = setup_ns[once], setup_end_ns[once], setup_kind[once]
+        setup_pid = setup_ids[0][once]
         launch_pid = pid_of(launch_thread)
         captured = while_capturing(launch_pid, launch_ns, spans)
         once = _once(launch_pid, launch_id)
@@ -94,6 +98,7 @@ class SurveyTaker:
             setup_ns=setup_ns,
             setup_end_ns=np.maximum(setup_end_ns, setup_ns),
             setup_kind=setup_kind,
+            setup_pid=setup_pid,
             capture_thread=spans[0],
             capture_ns=spans[1],
             capture_end_ns=spans[2],

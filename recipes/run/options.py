@@ -59,6 +59,13 @@ def add_common_options(add: Add) -> None:
         help="The rank of each report, by its file name without suffix: run_a=0,run_b=1.\n"
         "Else it is read from the environment in the report, the file name, or the name of a thread",
     )
+    add(
+        "--skip-steps",
+        type=_count,
+        default=0,
+        metavar="N",
+        help="Leave the first N steps of each process out of medians, means and matching, as if they were incomplete",
+    )
     add("--strict", action="store_true", help="Fail when any input cannot be used, not only when none can")
 
 
@@ -69,6 +76,12 @@ def span_of(args: argparse.Namespace) -> Span:
     if args.start is not None and args.end is not None and args.start > args.end:
         raise argparse.ArgumentTypeError("the start time cannot be greater than the end time")
     return Span(args.start, args.end)
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of steps; write a whole number such as 2")
+    return int(text)
 
 
 def _time_filter(text: str) -> Span:

@@ -94,6 +94,8 @@ class Task:
     span: Span
     phases: Path | None
     exporter: Exporter | None
+    #: So many steps of each process count nowhere.
+    skip_steps: int = 0
     #: The rank that the user gives this report.
     rank: int | None = None
     #: Where its tables go; None for a single report, whose tables stay in memory.

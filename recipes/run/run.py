@@ -166,6 +166,7 @@ def _tasks(
             span_of(args),
             args.phases,
             exporter,
+            args.skip_steps,
             args.rank_map.get(item.label),
             spill,
         )
@@ -243,7 +244,7 @@ def _analyse(task: Task, announce: Callable[[str], None]) -> tuple[Analysis, dic
     if task.rank is not None:
         facts = replace(facts, rank=task.rank, rank_source="--rank-map")
     recipe = load_recipe(task.recipe)
-    capture = Capture(report, task.span, load_phase_rules(task.phases), facts)
+    capture = Capture(report, task.span, load_phase_rules(task.phases), facts, skip_steps=task.skip_steps)
     # What the recipe asks for first decides how the report is read; the checks take what is there.
     found = recipe.analyse(capture, task.settings)
     work, verdict = capture.work, quality.judge(capture)
