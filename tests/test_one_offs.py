@@ -27,16 +27,27 @@ PERIOD, COUNT = 1_000, 10
 
 @pytest.fixture
 def made(make_export):
-    """Steps that begin `begins[n]` on the host, as ranges of 90 ns. Each launches kernels `(after, length, name)`, by
-    the time after its begin: the `usual` ones unless `work` says otherwise for a step. `loads` are (start, end)."""
+    """Steps that begin `begins[n]` on the host, as ranges of 950 ns. Each launches kernels `(after, length, name)`, by
+    the time after its begin: the `usual` ones unless `work` says otherwise for a step. `loads` are (start, end);
+    `late` launches come just before their kernels."""
 
-    def make(work=None, *, begins=None, loads=(), usual=((100, 100, GEMM), (210, 20, ALL_REDUCE)), texts=None, skip=0):
+    def make(
+        work=None,
+        *,
+        begins=None,
+        loads=(),
+        usual=((100, 100, GEMM), (210, 20, ALL_REDUCE)),
+        texts=None,
+        skip=0,
+        late=False,
+    ):
         begins = begins or [PERIOD * n for n in range(COUNT)]
         rows, calls = [], []
         for n, begin in enumerate(begins):
             for after, length, name in (work or {}).get(n, usual):
                 rows.append((begin + after, begin + after + length, name, len(rows) + 1))
-                calls.append((begin + 10 + len(calls) % 7, begin + 20 + len(calls) % 7, MAIN, LAUNCH, len(rows)))
+                called = begin + after - 5 if late else begin + 10 + len(calls) % 7
+                calls.append((called, called + 2, MAIN, LAUNCH, len(rows)))
         calls += [(start, end, MAIN, LOAD, 10_000 + n) for n, (start, end) in enumerate(loads)]
         columns = operations(*[(start, end, 0, P) for start, end, *_ in rows])
         names = [row[2] for row in rows]
@@ -45,7 +56,7 @@ def made(make_export):
         texts = texts or ["decode"] * len(begins)
         path = make_export(StringIds=NAMES, **{
             KERNELS: columns, CALLS: dict(zip(keys, map(list, zip(*calls, strict=True)), strict=True)),
-            "NVTX_EVENTS": ranges(*((begin, begin + 90, MAIN, text, 59)
+            "NVTX_EVENTS": ranges(*((begin, begin + 950, MAIN, text, 59)
                                     for begin, text in zip(begins, texts, strict=True))),
         })  # fmt: skip
         return Capture(open_export(path), Span(), RULES, skip_steps=skip)
@@ -215,6 +226,50 @@ def test_healthy_pair_whose_profilers_start_apart(late_pair, tmp_path):
     assert f"{share * 100:.1f} % of the steps" in said.splitlines()[0]
     assert share < 0.2
     assert "too high" not in said
+
+
+def idle_findings(folder, path):
+    done = pack("run", "llm_idle_gaps", "--input", path, "--output", folder, "--min-gap", "1ns")
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split("largest gaps")[1]
+
+
+GAPS = tuple((100 + 20 * n, 10, GEMM) for n in range(20))
+
+
+def test_many_gaps_between_launches_are_what_graphs_take_away(made, tmp_path):
+    made(dict.fromkeys(range(COUNT), GAPS), late=True)
+    said = idle_findings(tmp_path / "out", tmp_path / "made.sqlite")
+    # 19 gaps a step: of each 5 ns pass before the launch, and 2 in it.
+    assert "with graphs on, at most these 133 ns per decode step could be recovered" in said
+    assert "One gap holds" not in said
+
+
+def test_one_gap_a_step_leads_and_graphs_do_not(made, tmp_path):
+    """Half of the kernels come 400 ns later: 400 + 10 of 590 ns idle are one gap."""
+    work = tuple((after + 400 * (after >= 300), length, name) for after, length, name in GAPS)
+    made(dict.fromkeys(range(COUNT), work), late=True)
+    said = idle_findings(tmp_path / "out", tmp_path / "made.sqlite")
+    assert "One gap holds 410 ns of the 590 ns idle per decode step (medians): host, in no CUDA call" in said
+    assert "with graphs on" not in said
+
+
+def test_busy_gpu_gains_nothing_from_graphs(made, tmp_path):
+    made(dict.fromkeys(range(COUNT), tuple((100 + 20 * n, 19, GEMM) for n in range(20))), late=True)
+    # 19 of 399 ns idle.
+    assert "with graphs on" not in idle_findings(tmp_path / "out", tmp_path / "made.sqlite")
+
+
+def test_one_off_is_a_finding_of_its_own_and_recovers_nothing(made, tmp_path):
+    made({0: ((100, 100, GEMM), (210, 520, ALL_REDUCE))})
+    rows, _ = outcome(tmp_path / "check", "llm_capture_check", "findings", tmp_path / "made.sqlite")
+    told = [row for row in rows if row["check"] == "one_off"]
+    assert [(row["severity"], row["recoverable_ns"]) for row in told] == [("info", None)]
+    assert told[0]["message"].startswith("step 0 waited 500 ns in its first collective: another rank's profiler")
+    assert not [row for row in rows if row["check"] == "steps_cut" and row["observed"]]
+    # 630 ns against 130.
+    said = idle_findings(tmp_path / "idle", tmp_path / "made.sqlite")
+    assert "left out of everything here: step 0 (first collective) by 500 ns" in said
 
 
 def test_reasons_are_distinct():

@@ -19,8 +19,9 @@ from recipes.steps.steps import Steps
 _START_STOP = re.compile(r"(?i)profiler.?(?:start|stop)|process exit|profiling initialization")
 #: Why a step counts in no median, mean, headline or waterfall; of several reasons the first.
 SKIPPED = "--skip-steps"
+NOT_RECORDED = "work not recorded"
 INCOMPLETE = (
-    "no GPU work", "work not recorded", "range not closed", "cut by the time range", "profiler start or stop",
+    "no GPU work", NOT_RECORDED, "range not closed", "cut by the time range", "profiler start or stop",
     "begun before the window",
 )  # fmt: skip
 REASONS = (*INCOMPLETE, SKIPPED, *ONE_OFFS)
