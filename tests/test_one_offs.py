@@ -272,6 +272,24 @@ def test_one_off_is_a_finding_of_its_own_and_recovers_nothing(made, tmp_path):
     assert "left out of everything here: step 0 (first collective) by 500 ns" in said
 
 
+def test_operator_ranges_are_named(make_export, tmp_path):
+    """Ten steps of 20 operators with a launch each; without operators the same says nothing."""
+    for operators, expected in ((True, ["200 ranges of PyTorch operators for 200 launch calls"]), (False, [])):
+        rows = [(begin, begin + 950, MAIN, "decode", 59) for begin in range(0, 10_000, PERIOD)]
+        starts = [begin + 40 * n for begin in range(0, 10_000, PERIOD) for n in range(20)]
+        if operators:
+            rows += [(start, start + 20, MAIN, f"aten::mm, seq = {n}, op_id = 7", 59) for n, start in enumerate(starts)]
+        columns = operations(*[(start + 10, start + 15, 0, P) for start in starts], demangledName=1, shortName=1)
+        ids = list(range(1, 201))
+        make_export(StringIds=NAMES, **{
+            KERNELS: {**columns, "correlationId": ids}, "NVTX_EVENTS": ranges(*rows),
+            CALLS: {"start": [start + 2 for start in starts], "end": [start + 4 for start in starts],
+                    "globalTid": [MAIN] * 200, "nameId": [LAUNCH] * 200, "correlationId": ids},
+        })  # fmt: skip
+        found, _ = outcome(tmp_path / str(operators), "llm_capture_check", "findings", tmp_path / "made.sqlite")
+        assert [row["evidence"] for row in found if row["check"] == "operator_ranges"] == expected
+
+
 def test_reasons_are_distinct():
     assert len(set(REASONS)) == len(REASONS)
     assert set(ONE_OFFS) < set(REASONS)
