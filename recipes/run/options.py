@@ -42,7 +42,8 @@ def add_common_options(add: Add) -> None:
         "--filter-time",
         type=_time_filter,
         metavar="[start]/[end]",
-        help="The same as --start and --end in one option, as newer Nsight versions have it",
+        help="The same as --start and --end in one option, as newer Nsight versions have it.\n"
+        "Of several reports it is on the clock of the first, and moved by when their sessions started",
     )
     add(
         "--phases",
