@@ -50,7 +50,8 @@ def _verdict(families: pd.DataFrame) -> str:
     reports = families["report"].nunique()
     place = format_count(devices, "GPU") if reports == 1 else f"{devices} devices in {reports} reports"
     other = format_share(by_family.get("other", 0.0))
-    return f"{', '.join(leaders) or 'Nothing'} of {time} on {place}; {other} unclassified"
+    # A total: steps that stand for no other are in it.
+    return f"{', '.join(leaders) or 'Nothing'} of {time} in the window on {place}; {other} unclassified"
 
 
 def _family_table(families: pd.DataFrame) -> str:
