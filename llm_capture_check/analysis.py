@@ -17,7 +17,7 @@ from recipes.findings.profiler_overhead import overhead_share
 from recipes.findings.registry import CAPTURE, find, in_order, without_effects
 from recipes.findings.step_times import StepTimes
 from recipes.findings.subject import Subject
-from recipes.report import schema
+from recipes.report.facts import session_start_ns
 from recipes.run.recipe import Analysis
 
 
@@ -56,7 +56,7 @@ def _capture(subject: Subject) -> dict:
     capture, work, survey, times = subject.capture, subject.capture.work, subject.capture.survey, subject.times
     known = [process for process in subject.capture.processes if process.uses_cuda and not process.traced_elsewhere]
     begin_ns, end_ns = (int(work.start_ns.min()), int(work.end_ns.max())) if len(work) else (None, None)
-    epoch = next(iter(capture.report.read(schema.SESSION, ["utc_epoch_ns"])["utc_epoch_ns"].to_pylist()), None)
+    epoch = session_start_ns(capture.report)
     return {
         "session": subject.options.get("PROFILING_SESSION_UUID") or None,
         "world_size": subject.facts.world_size,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from recipes.base.tables import REPORT_KEYS, Column, Table
+from recipes.capture.edges import EDGE_REASON
 from recipes.findings.finding import Finding
 
 _BY_REPORT = (("report", "ascending"), ("rank", "ascending"))
@@ -101,7 +102,8 @@ STEP_TIMES = Table(
         Column("step", "int64", "number of the step in the report"),
         Column("phase", "string", "its phase"),
         Column("batch", "int64", "its batch; null if not known"),
-        Column("edge", "bool", "may be incomplete, so it counts in no median"),
+        Column("edge", "bool", "does not stand for the others: in no median or mean"),
+        EDGE_REASON,
         Column("start_ns", "int64", "first start of its operations"),
         Column("duration_ns", "int64", "first start to last end"),
         Column("period_ns", "int64", "from this start to the next step's; null for the last"),

@@ -114,6 +114,7 @@ def _step_rows(capture: Capture, steps: Steps, parts: dict) -> dict[str, Any]:
         "operations": [*projection.operations.tolist(), *([0] * len(silent))],
         "launches": [*_launches(capture, projection).tolist(), *([0] * len(silent))],
         "edge": capture.edge[step],
+        "edge_reason": capture.edge_reason[step],
         "inferred": np.full(len(step), steps.inferred),
     }
 

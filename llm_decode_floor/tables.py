@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from recipes.base.tables import REPORT_KEYS, Column, Table
+from recipes.capture.edges import EDGE_REASON
 from recipes.events.launch_state import STATES
 
 _STEP = Column("step", "int64", "number of the step in the report, in order of its start on the host")
@@ -30,7 +31,8 @@ STEPS = Table(
         Column("idle_ns", "int64", "device idle within the interval"),
         Column("operations", "int64", "GPU operations of the step"),
         Column("launches", "int64", "API calls that launched them"),
-        Column("edge", "bool", "may be incomplete: in no median"),
+        Column("edge", "bool", "does not stand for the others: in no median or mean"),
+        EDGE_REASON,
         Column("inferred", "bool", "found by repetition, not by NVTX ranges"),
     ),
     sort=(*_KEY, ("step", "ascending")),

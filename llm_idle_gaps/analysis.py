@@ -47,6 +47,7 @@ class _Steps:
     phase_of_entry: np.ndarray
     batches: list[int | None]
     edge: np.ndarray
+    edge_reason: np.ndarray
 
     def by_phase(self, of_entry: np.ndarray) -> np.ndarray:
         """Values of the entries, the last one of no step, summed by phase, int64."""
@@ -128,7 +129,7 @@ def _steps(capture: Capture) -> _Steps:
     phase_of_entry = np.append(steps.phase[projection.step], len(steps.phases)).astype(np.int64)
     batches = [meaning.batch for meaning in steps.meanings]
     phases = [*steps.phases, OUTSIDE if len(projection) else ALL]
-    return _Steps(projection, phases, phase_of_entry, batches, capture.edge)
+    return _Steps(projection, phases, phase_of_entry, batches, capture.edge, capture.edge_reason)
 
 
 def _launched(capture: Capture, projection: Projection) -> list[dict[str, np.ndarray]]:
@@ -217,6 +218,7 @@ def _step_columns(steps: _Steps, tally: Tally, launched: dict[str, np.ndarray]) 
         "phase": [steps.phases[code] for code in steps.phase_of_entry[entries].tolist()],
         "batch": pa.array([steps.batches[number] for number in step.tolist()], pa.int64()),
         "edge": steps.edge[step],
+        "edge_reason": steps.edge_reason[step],
         "start_ns": projection.start_ns[entries],
         "duration_ns": projection.duration_ns[entries],
         "period_ns": pa.array(projection.period_ns[entries], mask=projection.period_ns[entries] == NONE),

@@ -92,6 +92,9 @@ def _verdict(idle: pd.DataFrame, devices: list[DeviceSteps], most: DeviceSteps, 
     place = format_count(len(whole), "GPU") if idle["report"].nunique() == 1 else f"{len(whole)} devices"
     parts = [f"{place} idle {format_share(idle_ns / max(window_ns, 1))} of {format_ns(window_ns)}"]
     parts[0] += f" ({told})" if told else ""
+    if most.one_offs and most.steps:
+        # The window's idle time is a total; that of the steps is not what one event makes of it.
+        parts.append(f"whole {most.name}s {format_share(1 - most.busy_share)} (median)")
     states = Counter(of.graph_state or _unknown_graphs(of) for of in devices).most_common()
     parts += [f"{state} ({format_count(count, 'GPU')})" if len(states) > 1 else state for state, count in states[:3]]
     real_ns, traced_ns = settings.step_time_ns, most.period_ns

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from recipes.base.tables import REPORT_KEYS, Column, Table
 from recipes.capture.capture import OUTSIDE
+from recipes.capture.edges import EDGE_REASON
 from recipes.events.idle import CAUSES
 
 _PHASE = Column("phase", "string", f"phase of the step; `all` is the whole window, `{OUTSIDE}` what is in no step")
@@ -122,7 +123,8 @@ STEP_IDLE = Table(
         Column("step", "int64", "number of the step in the report"),
         Column("phase", "string", "phase of the model"),
         Column("batch", "int64", "sequences in it, as its range tells; null if it does not"),
-        Column("edge", "bool", "may be incomplete, so it counts in no median"),
+        Column("edge", "bool", "does not stand for the others: in no median or mean"),
+        EDGE_REASON,
         Column("start_ns", "int64", "first start of its operations"),
         Column("duration_ns", "int64", "to their last end"),
         Column("period_ns", "int64", "to the first start of its process's next step; null after the last"),

@@ -53,7 +53,8 @@ def _verdict(families: pd.DataFrame) -> str:
     # What is in a graph traced as a whole is of no known family.
     unknown = [f"{format_share(opaque)} unseen in CUDA graphs"] if opaque else []
     unknown += [f"{format_share(other)} unclassified"] if other or not opaque else []
-    return f"{', '.join(leaders) or 'Nothing'} of {time} on {place}; {', '.join(unknown)}"
+    # A total: steps that stand for no other are in it.
+    return f"{', '.join(leaders) or 'Nothing'} of {time} in the window on {place}; {', '.join(unknown)}"
 
 
 def _family_table(families: pd.DataFrame) -> str:

@@ -158,6 +158,7 @@ def _by_step(capture: Capture, found: _Found) -> dict:
         "step": [*projection.step.tolist(), *none],
         "phase": [*(steps.phases[code] for code in steps.phase[projection.step].tolist()), *([OUTSIDE] * len(outside))],
         "edge": [*edge[projection.step].tolist(), *([False] * len(outside))],
+        "edge_reason": [*capture.edge_reason[projection.step].tolist(), *none],
         "duration_ns": [*durations.tolist(), *none],
         "calls": calls[shown],
         "time_ns": time_ns[shown],

@@ -90,7 +90,12 @@ def _verdict(kinds: pd.DataFrame, steps: pd.DataFrame, verdicts: list[Verdict], 
     inside = steps[steps["step"].notna()]
     counted = inside[~inside["edge"].astype(bool)]
     devices = kinds[["report", "device"]].drop_duplicates()
-    said = f"{format_ns(time_ns)} of communication on {format_count(len(devices), 'GPU')}"
+    said = f"{format_ns(time_ns)} of communication"
+    if counted["calls"].sum() and counted["time_ns"].sum() < time_ns:
+        # What edge steps and the time around steps hold is no property of a step.
+        window_ns, time_ns, exposed_ns = time_ns, counted["time_ns"].sum(), counted["exposed_ns"].sum()
+        said = f"{format_ns(time_ns)} of communication in whole steps ({format_ns(window_ns)} in the window)"
+    said += f" on {format_count(len(devices), 'GPU')}"
     said += f", {format_ns(exposed_ns)} exposed ({format_share(exposed_ns / max(time_ns, 1))})"
     if counted["exposed_ns"].sum():
         said += f", {format_share(counted['exposed_ns'].sum() / counted['duration_ns'].sum())} of the steps"
@@ -187,7 +192,7 @@ def _matching(all_of: Together) -> list[str]:
     said += f"; {sum(found.unmatched for found in all_of.sets):,} kernels are not"
     edges = sum(found.edges for found in all_of.sets)
     if edges:
-        said += f", {edges:,} of them in incomplete steps"
+        said += f", {edges:,} of them in incomplete steps or such as one-off events hit"
     uneven, shifted = sum(found.uneven for found in sets), max((found.shifted for found in sets), default=0)
     if uneven:
         said += f", in {format_count(uneven, 'step')} in which ranks have unequal numbers of them"
@@ -249,7 +254,7 @@ def _decode(steps: pd.DataFrame, all_of: Together, kinds: pd.DataFrame) -> list[
 
 def _waiting(all_of: Together, phases: tuple[str, ...]) -> float | None:
     """The share of waiting in the matched collectives of some phases; None when they are not most of these."""
-    own = all_of.kernels["phase"].isin(phases).to_numpy()
+    own = (all_of.kernels["phase"].isin(phases) & ~all_of.kernels["edge"].astype(bool)).to_numpy()
     whole_ns = all_of.kernels.loc[own, "duration_ns"].sum()
     wait_ns, matched_ns = 0, 0
     for found in all_of.sets:

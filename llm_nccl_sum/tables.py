@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from recipes.base.tables import REPORT_KEYS, Column, Table
 from recipes.capture.capture import OUTSIDE
+from recipes.capture.edges import EDGE_REASON
 
 _PHASE = Column("phase", "string", f"phase of the step; `{OUTSIDE}` for work in no step")
 _KIND = (
@@ -23,7 +24,7 @@ COMMUNICATION = Table(
         Column("phase", "string", f"phase of its step; `{OUTSIDE}` for none", coded=True),
         Column("step", "int64", "number of its step in the report; null for none"),
         Column("nth_step", "int64", "place of this step among those of its phase on the device; null for none"),
-        Column("edge", "bool", "its step may be incomplete, so it is not matched"),
+        Column("edge", "bool", "its step does not stand for the others, so it is not matched"),
         Column("name", "string", "demangled name", coded=True),
         *(Column(column.name, column.type, column.meaning, coded=True) for column in _KIND),
         Column("communicator", "string", "NCCL's id of the communicator; null if not known", coded=True),
@@ -42,7 +43,8 @@ STEP_COMMUNICATION = Table(
         *REPORT_KEYS,
         Column("step", "int64", "number of the step in the report; null for what is in no step"),
         _PHASE,
-        Column("edge", "bool", "may be incomplete, so it counts in no mean"),
+        Column("edge", "bool", "does not stand for the others: in no median or mean"),
+        EDGE_REASON,
         Column("duration_ns", "int64", "first start to last end of its operations; null for no step"),
         Column("calls", "int64", "communication kernels"),
         Column("time_ns", "int64", "their summed durations"),

@@ -16,6 +16,8 @@ from recipes.report.report import Report
 #: Kinds of calls of starting up, by what they do. Freeing and allocating in stream order belong to steady work.
 SETUP = {"loading code": LOAD, "allocating and freeing": ALLOCATION, "making CUDA graphs": GRAPH_CREATION}
 _COPIED = (np.int64, np.int64, bool)
+#: The place of loading code in SETUP.
+LOADING = list(SETUP).index("loading code")
 _LAUNCH, _SETUP = (np.int64, np.int64, bool, np.int64), (np.int64, np.int64, np.int8, np.int64, np.int64)
 
 

@@ -27,9 +27,11 @@ from recipes.base.tables import FILES, Table
 from recipes.base.terminal import cleared, ended_by_sigterm, fitted, plain, progress, text_width
 from recipes.base.units import format_count
 from recipes.capture.capture import Capture
+from recipes.events.gpu_work import Span
 from recipes.findings import quality
 from recipes.nsight.export import Exporter
-from recipes.report.facts import read_facts
+from recipes.report.facts import read_facts, session_start_ns
+from recipes.report.report import Report
 from recipes.report.search import REPORT_SUFFIXES
 from recipes.run.inputs import Input, find_inputs, open_input, shown
 from recipes.run.notebook import render
@@ -158,7 +160,8 @@ def _tasks(
     spill: Spill | None,
 ) -> list[Task]:
     reports = any(item.path.name.endswith(REPORT_SUFFIXES) and not item.problem for item in inputs)
-    exporter = find_exporter() if reports else None
+    exporter, span = find_exporter() if reports else None, span_of(args)
+    clock_ns = _session_start_ns(inputs[0], exporter) if span != Span() and len(inputs) > 1 else None
     return [
         Task(
             item,
@@ -166,14 +169,42 @@ def _tasks(
             len(inputs),
             recipe.NAME,
             settings,
-            span_of(args),
+            span,
             args.phases,
             exporter,
+            clock_ns,
+            args.skip_steps,
             args.rank_map.get(item.label),
             spill,
         )
         for number, item in enumerate(inputs, 1)
     ]
+
+
+def _session_start_ns(item: Input, exporter: Exporter | None) -> int:
+    """When the first of several reports has its zero: a time range is on its clock. PackError when it does not tell."""
+    start_ns = session_start_ns(open_input(item, exporter, progress)[0])
+    if start_ns is None:
+        raise PackError(
+            f"{item.path}: does not tell when its session started, so that a time range means nothing to the other "
+            "reports; analyse them one by one, or give --skip-steps N instead"
+        )
+    return start_ns
+
+
+def _own_span(task: Task, report: Report) -> Span:
+    """The time range on the report's own clock. PackError when that is not known."""
+    if task.clock_ns is None:
+        return task.span
+    start_ns = session_start_ns(report)
+    if start_ns is None:
+        raise PackError(
+            f"{task.item.path}: does not tell when its session started, so that the time range cannot be placed on its "
+            "clock; analyse it by itself"
+        )
+    later_ns = start_ns - task.clock_ns
+    bounds = (task.span.start_ns, task.span.end_ns)
+    return Span(*(None if bound is None else bound - later_ns for bound in bounds))
 
 
 def lost_report(task: Task, reason: str) -> Outcome:
@@ -246,7 +277,7 @@ def _analyse(task: Task, announce: Callable[[str], None]) -> tuple[Analysis, dic
     if task.rank is not None:
         facts = replace(facts, rank=task.rank, rank_source="--rank-map")
     recipe = load_recipe(task.recipe)
-    capture = Capture(report, task.span, load_phase_rules(task.phases), facts)
+    capture = Capture(report, _own_span(task, report), load_phase_rules(task.phases), facts, skip_steps=task.skip_steps)
     # What the recipe asks for first decides how the report is read; the checks take what is there.
     found = recipe.analyse(capture, task.settings)
     work, verdict = capture.work, quality.judge(capture)
