@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 import numpy as np
 import pandas as pd
@@ -11,19 +12,19 @@ import pyarrow.compute as pc
 
 from llm_nccl_sum.analysis import Settings
 from llm_nccl_sum.combined import Together
+from llm_nccl_sum.late import LateRank
 from recipes.base.text_table import shortened, text_table
 from recipes.base.units import format_count, format_ms, format_ns, format_share
 from recipes.capture.capture import OUTSIDE
 from recipes.collectives.bandwidth import whole_message
 from recipes.collectives.matching import SPLIT, Collectives
-from recipes.collectives.participants import Participants
-from recipes.collectives.verdicts import Verdict, is_enough, judge
+from recipes.collectives.verdicts import Verdict
 from recipes.run.recipe import Told
 from recipes.steps.phases import DECODE_PHASES
 
 #: Exposed communication from this share of a decode step on is much.
 _MUCH = 0.25
-_RANKS = 16
+_RANKS, _LATE = 16, 3
 _NOTEBOOK_COLLECTIVES, _NOTEBOOK_STEPS = 2000, 3000
 _ALL_REDUCE = ("all_reduce", "all_reduce_fused")
 #: Below so many bytes the latency of a collective counts more than its bandwidth.
@@ -38,14 +39,13 @@ def summarise(tables: dict[str, pa.Table], settings: Settings, told: Told) -> st
     if kinds.empty:
         return _nothing(tables)
     all_of: Together = told.together
-    missing = _missing(all_of.participants, tables["files"], settings)
-    judged = sum(map(is_enough, all_of.sets))
-    verdicts = [judge(found, missing or _short(found, settings), judged) for found in all_of.sets]
-    verdicts = verdicts or [Verdict("inconclusive", None, "nothing could be matched: no collectives that wait for all")]
+    verdicts = all_of.verdicts or [
+        Verdict("inconclusive", None, "nothing could be matched: no collectives that wait for all")
+    ]
     steps = tables["step_communication"].to_pandas()
     lines = [_verdict(kinds, steps, verdicts, all_of), "{quality}", "", _operation_table(kinds), "", _step_table(steps)]
     lines += [*_rank_table(tables["ranks"].to_pandas(), all_of.participants.known), ""]
-    found = [*_matching(all_of), *_late(verdicts, all_of), *_decode(steps, all_of, kinds), *_training(steps)]
+    found = [*_matching(all_of), *_late(all_of), *_decode(steps, all_of, kinds), *_training(steps)]
     found += [*_expected(tables, settings), *_sizes(kinds)]
     return "\n".join([*lines, *(f"{number}. {text}" for number, text in enumerate(found, 1))])
 
@@ -61,26 +61,15 @@ def _nothing(tables: dict[str, pa.Table]) -> str:
     )
 
 
-def _missing(participants: Participants, files: pa.Table, settings: Settings) -> int:
-    """How many ranks are known not to be here: by a gap in the ranks, or a report without communication."""
-    if not participants.known:
-        return 0
-    here = set(participants.rows["rank"].tolist())
-    given = {rank for rank in files["rank"].to_pylist() if rank is not None}
-    # The user's number of ranks tells how large a set is, and so which are missing from it.
-    expected = here | given if settings.ranks else here | given | set(range(max(here) + 1))
-    return len(expected - here)
-
-
-def _short(found: Collectives, settings: Settings) -> int:
-    """How many ranks a set lacks by the user's number, where its communicator is not known."""
-    return 0 if found.communicator or not settings.ranks else max(settings.ranks - len(found.members), 0)
-
-
 def _told(verdict: Verdict, ranks: pd.Series) -> str:
-    if verdict.straggler is None:
-        return f"{verdict.kind}: {verdict.why}"
-    return f"{verdict.kind} (straggler: rank {ranks.iloc[verdict.straggler]}): {verdict.why}"
+    return f"{verdict.kind}{_named(verdict.stragglers, ranks)}: {verdict.why}"
+
+
+def _named(stragglers: Iterable[int], ranks: pd.Series) -> str:
+    late = sorted(int(ranks.iloc[one]) for one in stragglers)
+    if not late:
+        return ""
+    return f" (straggler{'s' if len(late) > 1 else ''}: rank{'s' if len(late) > 1 else ''} {', '.join(map(str, late))})"
 
 
 def _verdict(kinds: pd.DataFrame, steps: pd.DataFrame, verdicts: list[Verdict], all_of: Together) -> str:
@@ -101,8 +90,7 @@ def _verdict(kinds: pd.DataFrame, steps: pd.DataFrame, verdicts: list[Verdict], 
         return "; ".join([said, *(_told(verdict, ranks) for verdict in verdicts)])
     # Several sets: how many of each kind, and every straggler.
     kinds_of = Counter(verdict.kind for verdict in verdicts).most_common()
-    late = sorted({int(ranks.iloc[one.straggler]) for one in verdicts if one.straggler is not None})
-    named = f" (straggler{'s' if len(late) > 1 else ''}: rank {', '.join(map(str, late))})" if late else ""
+    named = _named({one for verdict in verdicts for one in verdict.stragglers}, ranks)
     told = [f"{kind}{named if kind == 'arrival skew' else ''} in {count}" for kind, count in kinds_of]
     return f"{said}; of {len(verdicts)} sets of ranks {', '.join(told)}"
 
@@ -215,15 +203,34 @@ def _clocks(sets: list[Collectives]) -> str:
     return f"{said} only, longer than ranks wait: starts are not compared, the verdict rests on durations"
 
 
-def _late(verdicts: list[Verdict], all_of: Together) -> list[str]:
+def _late(all_of: Together) -> list[str]:
+    """Where to look for why each late rank is late: its GPU, its host."""
     ranks = all_of.participants.rows
-    late = sorted({one.straggler for one in verdicts if one.straggler is not None})
     return [
-        f"Look at why rank {ranks['rank'].iloc[number]} ({shortened(ranks['report'].iloc[number], 30)} GPU "
-        f"{ranks['device'].iloc[number]}) is late, not at the links: its host (llm_idle_gaps), kernels that only it "
-        "has or that take longer on it (llm_kernel_families), its clocks, its share of the work"
-        for number in late[:3]
+        f"Rank {ranks['rank'].iloc[one.participant]} ({shortened(ranks['report'].iloc[one.participant], 30)} GPU "
+        f"{ranks['device'].iloc[one.participant]}) is late: {_reason(one)}"
+        for one in all_of.late[:_LATE]
     ]
+
+
+def _reason(one: LateRank) -> str:
+    places = {
+        "gpu": "longer GPU work before its collectives; compare its kernels with another rank's (llm_kernel_families), "
+        "its clocks, its share of the work",
+        "host": "later launches, its GPU is idle before its collectives; look at its host (llm_idle_gaps)",
+        "both": "longer GPU work and more idle time before its collectives; look at its kernels (llm_kernel_families), "
+        "its clocks, and its host (llm_idle_gaps)",
+    }
+    unknown = (
+        "look at its host (llm_idle_gaps), its kernels (llm_kernel_families), its clocks, its share of the work, not "
+        "at the links; whether GPU or host is late cannot be told here"
+    )
+    if one.reason is None:
+        return unknown
+    return (
+        f"{places[one.reason]} ({format_ns(one.work_ns)} more GPU work, {format_ns(one.idle_ns)} more idle per step "
+        "than the other ranks' mean)"
+    )
 
 
 def _decode(steps: pd.DataFrame, all_of: Together, kinds: pd.DataFrame) -> list[str]:
