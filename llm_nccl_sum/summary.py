@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from llm_nccl_sum.analysis import Settings
 from llm_nccl_sum.combined import Together
 from llm_nccl_sum.late import LateRank
-from recipes.base.text_table import shortened, text_table
+from recipes.base.text_table import text_table, told_apart
 from recipes.base.units import format_count, format_ms, format_ns, format_share
 from recipes.capture.capture import OUTSIDE
 from recipes.collectives.bandwidth import whole_message
@@ -29,6 +29,8 @@ _NOTEBOOK_COLLECTIVES, _NOTEBOOK_STEPS = 2000, 3000
 _ALL_REDUCE = ("all_reduce", "all_reduce_fused")
 #: Below so many bytes the latency of a collective counts more than its bandwidth.
 _SMALL = 1 << 20
+#: The year of the first Nsight known to export payloads of NVTX ranges.
+_PAYLOADS = 2025
 #: Waiting is told of a phase when this share of its communication is matched.
 _MOST = 0.7
 
@@ -40,13 +42,13 @@ def summarise(tables: dict[str, pa.Table], settings: Settings, told: Told) -> st
         return _nothing(tables)
     all_of: Together = told.together
     verdicts = all_of.verdicts or [
-        Verdict("inconclusive", None, "nothing could be matched: no collectives that wait for all")
+        Verdict("inconclusive", "nothing could be matched: no collectives that wait for all")
     ]
     steps = tables["step_communication"].to_pandas()
     lines = [_verdict(kinds, steps, verdicts, all_of), "{quality}", "", _operation_table(kinds), "", _step_table(steps)]
     lines += [*_rank_table(tables["ranks"].to_pandas(), all_of.participants.known), ""]
     found = [*_matching(all_of), *_late(all_of), *_decode(steps, all_of, kinds), *_training(steps)]
-    found += [*_expected(tables, settings), *_sizes(kinds)]
+    found += [*_expected(tables, settings), *_sizes(kinds, tables["files"].to_pandas())]
     return "\n".join([*lines, *(f"{number}. {text}" for number, text in enumerate(found, 1))])
 
 
@@ -144,8 +146,9 @@ def _rank_table(ranks: pd.DataFrame, known: bool) -> list[str]:
     if len(ranks) < 2:
         return []
     label = "rank" if known else "device"
+    names = dict(zip(ranks["report"], told_apart(ranks["report"].tolist(), 24), strict=True))
     rows = [
-        [f"{row.rank} ({shortened(row.report, 24)} GPU {row.device})", f"{row.matched:,}", format_ms(row.time_ns),
+        [f"{row.rank} ({names[row.report]} GPU {row.device})", f"{row.matched:,}", format_ms(row.time_ns),
          format_ms(row.transfer_ns), format_ms(row.wait_ns), f"{row.times_last:,}",
          "-" if pd.isna(row.straggler_score) else format_share(row.straggler_score),
          *("-" if pd.isna(value) else f"{round(value / 1e3, 1) + 0.0:,.1f}"
@@ -198,7 +201,10 @@ def _clocks(sets: list[Collectives]) -> str:
         return "The devices of each set are in one report: one clock, starts can be compared"
     worst_ns = max(float(np.nanmax(found.residual_ns)) for found in sets if len(found))
     said = f"By the ends of collectives clocks agree within {format_ns(worst_ns)}"
-    if all(found.aligned for found in sets if len(found)):
+    waiting = [found for found in sets if found.wait_ns.any()]
+    if not waiting:
+        return said
+    if all(found.aligned for found in waiting):
         return f"{said}, less than ranks wait: starts can be compared (arrival_ns)"
     return f"{said} only, longer than ranks wait: starts are not compared, the verdict rests on durations"
 
@@ -206,8 +212,9 @@ def _clocks(sets: list[Collectives]) -> str:
 def _late(all_of: Together) -> list[str]:
     """Where to look for why each late rank is late: its GPU, its host."""
     ranks = all_of.participants.rows
+    names = told_apart(ranks["report"].tolist(), 30)
     return [
-        f"Rank {ranks['rank'].iloc[one.participant]} ({shortened(ranks['report'].iloc[one.participant], 30)} GPU "
+        f"Rank {ranks['rank'].iloc[one.participant]} ({names[one.participant]} GPU "
         f"{ranks['device'].iloc[one.participant]}) is late: {_reason(one)}"
         for one in all_of.late[:_LATE]
     ]
@@ -239,8 +246,12 @@ def _decode(steps: pd.DataFrame, all_of: Together, kinds: pd.DataFrame) -> list[
     if not length_ns or not decode["calls"].sum():
         return []
     share = decode["exposed_ns"].sum() / length_ns
-    said = f"Exposed communication is {format_share(share)} of a decode step ({format_ns(decode['exposed_ns'].mean())})"
+    # Steps without a name of their own may be of training.
+    named = (decode["phase"] == "decode").all()
+    said = f"Exposed communication is {format_share(share)} of a {'decode ' if named else ''}step"
+    said += f" ({format_ns(decode['exposed_ns'].mean())})"
     advice = "the tensor parallel degree is too high for this batch: fewer ranks a replica, or a larger batch"
+    advice = advice if named else f"in decode {advice}"
     waiting = _waiting(all_of, DECODE_PHASES)
     if waiting is None:
         unknown = f"; if it is not that, {advice}" if share >= _MUCH else ""
@@ -300,12 +311,22 @@ def _expected(tables: dict[str, pa.Table], settings: Settings) -> list[str]:
     return [f"{said}: {abs(found - expected):,.0f} {'more' if found > expected else 'fewer'} than that ({why})"]
 
 
-def _sizes(kinds: pd.DataFrame) -> list[str]:
+def _sizes(kinds: pd.DataFrame, files: pd.DataFrame) -> list[str]:
+    """Why there are no message sizes, and what gives them."""
     if kinds["bytes"].notna().any():
         return []
+    read = files[files["report"].isin(kinds["report"])]
+    year = pd.to_numeric(read["nsys_version"].str.extract(r"^(\d+)\.")[0], errors="coerce").fillna(0)
+    exported = ~read["path"].str.endswith(".nsys-rep")
+    if (year < _PAYLOADS).any():
+        why = f"exports of Nsight before {_PAYLOADS} do not hold them"
+    elif exported.any():
+        why = "an export holds them when made with nsys export --include-json true or --include-blobs true"
+    else:
+        why = "the report has no NCCL ranges with them (-t nvtx)"
     return [
-        "Message sizes are not known, so there are no bandwidths: NCCL's ranges tell them with Nsight 2025 or newer, "
-        "though not for replays of CUDA graphs; --bytes all_reduce=128K gives them"
+        f"Message sizes are not known, so there are no bandwidths: {why}; replays of CUDA graphs never tell them; "
+        "--bytes all_reduce=128K gives them"
     ]
 
 

@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -19,7 +20,10 @@ from benchmarks import straggler as simulated
 from conftest import REPORTS, pack
 from llm_nccl_sum.analysis import Settings, analyse
 from llm_nccl_sum.combined import _sizes, combine
+from llm_nccl_sum.summary import _clocks, _decode
+from llm_nccl_sum.summary import _sizes as _no_sizes
 from llm_nccl_sum.tables import COMMUNICATION
+from recipes.base.text_table import told_apart
 from recipes.capture.capture import Capture
 from recipes.collectives.bandwidth import bus_factor, whole_message
 from recipes.collectives.kernel_names import Kind, kind_of
@@ -512,6 +516,75 @@ def test_report_without_communication_is_a_missing_rank(sqlite_of, tmp_path):
     third = copy_of(sqlite_of(newest("decode_compiled")), tmp_path / "other_rank2.sqlite")
     said, _ = run(tmp_path, *paths, third)
     assert "1 rank is missing" in said.splitlines()[0]
+
+
+def communication(*rows):
+    """Rows of COMMUNICATION by hand: one all-reduce each, with what is given."""
+    one = {
+        "report": "a", "rank": None, "device": 0, "phase": "decode", "step": 0, "nth_step": 0, "edge": False,
+        "name": "k", "operation": "all_reduce", "dtype": None, "algorithm": None, "protocol": None,
+        "communicator": None,
+        "start_ns": 0, "duration_ns": 1_000, "exposed_ns": 1_000, "bytes": None, "work_before_ns": 0,
+        "idle_before_ns": 0, "clock_ns": 1, "world_size": None,
+    }  # fmt: skip
+    types = {column.name: column.type for column in COMMUNICATION.columns}
+    columns = {name: [{**one, **row}[name] for row in rows] for name in one}
+    files = {"report": [row.get("report", "a") for row in rows], "rank": columns["rank"]}
+    files = pa.table(files).append_column("rank_source", pa.array([None] * len(rows), pa.string()))
+    made = {name: pa.array(values, types[name]) for name, values in columns.items()}
+    return {"communication": COMMUNICATION.build(made)}, files
+
+
+@pytest.mark.parametrize(("world_size", "expected"), [(3, None), (4, "1 rank is missing"), (6, "3 ranks are missing")])
+def test_ranks_that_the_launcher_told_are_missing(world_size, expected):
+    """Three reports of a job; two kernels each."""
+    rows = [{"report": f"r{rank}", "rank": rank, "world_size": world_size} for rank in range(3)]
+    (verdict,) = combine(*communication(*rows), Settings()).told.verdicts
+    assert (f"{expected}, so nobody knows who came last" in verdict.why) if expected else "missing" not in verdict.why
+
+
+def test_places_of_reports_go_by_the_numbers_in_their_names():
+    rows = [{"report": f"pod-{number}-report1"} for number in (0, 1, 10, 11, 2, 9)]
+    found = combine(*communication(*rows), Settings()).tables["ranks"].to_pydict()
+    assert found["report"] == [f"pod-{number}-report1" for number in (0, 1, 2, 9, 10, 11)]
+    assert found["rank"] == [0, 1, 2, 3, 4, 5]
+
+
+def test_cut_names_keep_what_tells_them_apart():
+    assert told_apart(["a-worker-10-report", "a-worker-11-report"], 16) == ["...ker-10-report", "...ker-11-report"]
+    pods = [f"trainer-worker-{number}-0123456789-report1" for number in (2, 10, 11)]
+    assert told_apart(pods, 20) == ["...2-0123456789-repo", "...10-0123456789-rep", "...11-0123456789-rep"]
+    assert told_apart(["short", "a name that is far too long"], 12) == ["short", "a name...ong"]
+    same_until_late = [f"a{'x' * 30}{end}" for end in ("b" * 30 + "1", "c" * 30 + "1")]
+    assert len(set(told_apart(same_until_late, 20))) == 2
+    assert told_apart(["ab" + "x" * 30 + "1y", "b" + "x" * 31 + "2y", "ab" + "x" * 29 + "11y"], 10)[1].startswith("b")
+
+
+@pytest.mark.parametrize(
+    ("version", "path", "expected"),
+    [("2023.4.4", "a.sqlite", "before 2025 do not hold them"), ("2025.3.1", "a.sqlite", "--include-json true"),
+     ("2025.3.1", "a.nsys-rep", "no NCCL ranges with them")],
+)  # fmt: skip
+def test_what_gives_message_sizes(version, path, expected):
+    kinds = pd.DataFrame({"report": ["a"], "bytes": [None]})
+    (said,) = _no_sizes(kinds, pd.DataFrame({"report": ["a"], "nsys_version": [version], "path": [path]}))
+    assert expected in said
+
+
+def test_step_without_a_phase_is_no_decode_step():
+    steps = pd.DataFrame(
+        {"phase": ["step"], "edge": [False], "duration_ns": [1_000], "calls": [1], "exposed_ns": [300]}
+    )
+    together = SimpleNamespace(kernels=pd.DataFrame({"phase": ["step"], "duration_ns": [300]}), sets=[])
+    (said,) = _decode(steps, together, pd.DataFrame({"phase": ["step"], "bytes": [None], "calls": [1]}))
+    assert said.startswith("Exposed communication is 30.0 % of a step (300 ns), waiting for other ranks included")
+    (said,) = _decode(steps.assign(phase="decode"), together, pd.DataFrame())
+    assert said.startswith("Exposed communication is 30.0 % of a decode step")
+
+
+def test_sets_without_waiting_say_nothing_against_the_clocks():
+    steps = [(n, 1_000 * n, 100) for n in range(30)]
+    assert _clocks([only(*made(steps, steps))]) == "By the ends of collectives clocks agree within 0 ns"
 
 
 def test_edge_steps_only_are_said(sqlite_of, tmp_path):
