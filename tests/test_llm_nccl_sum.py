@@ -68,6 +68,14 @@ def run(tmp_path, *arguments) -> tuple[str, dict[str, pd.DataFrame]]:
         ("ncclDevKernel_ReduceScatter_Sum_bf16_COLLNET_DIRECT_SIMPLE(x)",
          Kind("reduce_scatter", "bf16", "COLLNET_DIRECT", "SIMPLE")),
         ("ncclDevKernel_SendRecv(x)", Kind("send_recv", None, None, None)),
+        ("ncclDevKernel_Gather(x)", Kind("gather", None, None, None)),
+        ("void userbuffers_fp16_sum_inplace_gpu_rr_rs<4>(x)", Kind("reduce_scatter", None, None, None)),
+        ("void userbuffers_fp16_sum_inplace_gpu_mc_ag<8>(x)", Kind("all_gather", None, None, None)),
+        ("void userbuffers_fp16_sum_inplace_gpu_mc<8>(x)", Kind("all_reduce", None, None, None)),
+        ("kuserbuffers_pullrecv(int, int)", Kind("send_recv", None, None, None)),
+        ("void moeA2ADispatchKernel<8>(x)", Kind("dispatch", None, None, None)),
+        ("moeA2ACombineKernel(x)", Kind("combine", None, None, None)),
+        ("a2a_dispatch(x)", Kind("dispatch", None, None, None)),
         ("ncclDevKernel_Generic_1(x)", Kind("other", None, None, None)),
         ("ncclSymkDevKernel_AllReduce_RSxLDMC_AGxSTMC_sum_bf16(x)",
          Kind("all_reduce", "bf16", "RSxLDMC_AGxSTMC", None)),
@@ -628,6 +636,16 @@ def test_communicators_that_only_one_export_tells_are_not_used():
 @pytest.mark.parametrize("operation", ["send_recv", "broadcast", "dispatch"])
 def test_what_some_rank_may_leave_early_is_not_split(operation):
     assert sets_of(*made([(0, 0, 5)] * 3, [(0, 0, 5)] * 3, operation=operation)) == []
+
+
+@pytest.mark.parametrize(("sizes", "count"), [([7, 7], 29), ([7, 9], 0), ([None, None], 0)])
+def test_all_to_all_is_split_where_all_send_equally_much(sizes, count):
+    """Rank 1 has half the work in each, or less to send."""
+    one, other = [(n, 1_000 * n, 500) for n in range(30)], [(n, 1_000 * n, 250) for n in range(30)]
+    frame, participant = made(one, other, operation="all_to_all")
+    found = only(frame.assign(bytes=[sizes[number] for number in participant]), participant)
+    assert (found.count, found.unmatched) == (count, 0 if count else 60)
+    assert bool(judge(found, 0).stragglers) == bool(count)
 
 
 def test_clocks_are_aligned_by_the_ends():

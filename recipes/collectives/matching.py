@@ -152,6 +152,7 @@ def _match(kernels: pd.DataFrame, participant: np.ndarray, every: np.ndarray) ->
     order = order[even[context[order]]]
     # Kernels of one key lie together, one of each member in order.
     order = order[np.lexsort((own[order], key[order]))].reshape(-1, len(members))
+    order = order[_of_even_sizes(mine, order)]
     order = order[np.argsort(start_ns[order].min(axis=1, initial=np.iinfo(np.int64).max), kind="stable")]
     first_ns = duration_ns[order[0]] if len(order) else None
     vote = np.where(step < 0, -1, vote)
@@ -299,6 +300,16 @@ def _even(context: np.ndarray, own: np.ndarray, members: int) -> np.ndarray:
     counts = np.bincount(context * members + own, minlength=(int(context.max(initial=0)) + 1) * members)
     by_member = counts.reshape(-1, members)
     return (by_member == by_member[:, :1]).all(axis=1)
+
+
+def _of_even_sizes(mine: pd.DataFrame, order: np.ndarray) -> np.ndarray:
+    """Of each collective, a row of `order`, whether its kernels take equally long when nobody waits. All-to-alls do
+    where all ranks are known to send equally much: experts have more and fewer tokens."""
+    exchange = (mine["operation"] == "all_to_all").to_numpy()[order[:, 0]]
+    if not exchange.any():
+        return np.ones(len(order), dtype=bool)
+    sizes = mine["bytes"].to_numpy(dtype=float)[order]
+    return ~exchange | (sizes == sizes[:, :1]).all(axis=1)
 
 
 def _split(start_ns: np.ndarray, duration_ns: np.ndarray, report_of: np.ndarray) -> dict[str, np.ndarray]:
