@@ -40,10 +40,13 @@ class Settings:
 
 @dataclass(frozen=True)
 class _Found:
-    """The communication of a report: places of its kernels among the work, by device and start; their exposed ns."""
+    """The communication of a report: places of its kernels among the work, by device and start; their exposed ns; of
+    the ns since the device's communication before, those of other work and those of none, NONE for the first."""
 
     rows: np.ndarray
     exposed_ns: np.ndarray
+    work_before_ns: np.ndarray
+    idle_before_ns: np.ndarray
 
 
 def analyse(capture: Capture, settings: Settings) -> Analysis:
@@ -53,10 +56,7 @@ def analyse(capture: Capture, settings: Settings) -> Analysis:
     communicates = capture.families(settings.families).communicating(work.name)
     rows = np.flatnonzero(communicates)
     rows = rows[np.lexsort((work.start_ns[rows], work.device[rows]))]
-    found = _Found(
-        rows=rows,
-        exposed_ns=_exposed(work, communicates)[rows],
-    )
+    found = _Found(rows, _exposed(work, communicates)[rows], *_before(work, communicates, rows))
     tables = {
         COMMUNICATION.name: COMMUNICATION.of_report(_communication(capture, found, settings)),
         STEP_COMMUNICATION.name: STEP_COMMUNICATION.of_report(_by_step(capture, found)),
@@ -75,6 +75,23 @@ def _exposed(work: GpuWork, communicates: np.ndarray) -> np.ndarray:
         for rows, order, added_ns in intervals.exclusive(taken, lambda rows: (work.start_ns[rows], work.end_ns[rows])):
             exposed_ns[rows[order]] = added_ns
     return exposed_ns
+
+
+def _before(work: GpuWork, communicates: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of the ns between the communication before each of `rows` on its device and itself, those in which other work
+    ran and those in which nothing did; NONE for the first."""
+    work_ns, idle_ns = np.full(len(rows), NONE, dtype=np.int64), np.full(len(rows), NONE, dtype=np.int64)
+    for device in range(len(work.devices.numbers)):
+        mine = np.flatnonzero(work.device[rows] == device)
+        others = np.flatnonzero((work.device == device) & ~communicates)
+        others = others[np.argsort(work.start_ns[others], kind="stable")]
+        ends_ns = np.maximum.accumulate(work.end_ns[rows[mine]])[:-1]
+        begins_ns, mine = work.start_ns[rows[mine[1:]]], mine[1:]
+        ends_ns = np.minimum(ends_ns, begins_ns)
+        merged = intervals.merge(work.start_ns[others], work.end_ns[others])
+        work_ns[mine] = intervals.covered_ns(ends_ns, begins_ns, merged)
+        idle_ns[mine] = begins_ns - ends_ns - work_ns[mine]
+    return work_ns, idle_ns
 
 
 def _communication(capture: Capture, found: _Found, settings: Settings) -> dict:
@@ -113,6 +130,9 @@ def _communication(capture: Capture, found: _Found, settings: Settings) -> dict:
         "duration_ns": work.end_ns[rows] - work.start_ns[rows],
         "exposed_ns": found.exposed_ns,
         "bytes": pa.array(sizes, mask=sizes == NONE),
+        "work_before_ns": pa.array(found.work_before_ns, mask=found.work_before_ns == NONE),
+        "idle_before_ns": pa.array(found.idle_before_ns, mask=found.idle_before_ns == NONE),
+        "world_size": pa.array([capture.facts.world_size] * len(rows), pa.int64()),
         "clock_ns": pa.array([clocks[0] if clocks else None] * len(rows), pa.int64()),
     }
 

@@ -164,8 +164,9 @@ def _pauses(seen: Seen, groups: list[np.ndarray]) -> _Events:
             far = beyond_ns > max(least_ns, _DEVIATIONS * np.median(np.abs(beyond_ns)))
             if 0 < np.count_nonzero(far) <= max(_RARE * len(group), 1):
                 suspects.append((behind, group, np.flatnonzero(far), beyond_ns))
-    # Gaps are looked at only where there is something to explain.
-    gaps = _longest_gaps(seen) if suspects else None
+    if not suspects:
+        return
+    gaps = _longest_gaps(seen)
     for behind, group, far, beyond_ns in suspects:
         start_ns, length_ns = gaps[behind]
         longer_ns = _excess(length_ns[group])
