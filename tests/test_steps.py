@@ -200,8 +200,8 @@ def ranges(*rows):
 
 @pytest.fixture
 def made(make_export):
-    def make(kernel_rows, call_rows, range_rows, *, needs=()):
-        return read(needs=needs, path=make_export(
+    def make(kernel_rows, call_rows, range_rows):
+        return read(make_export(
             StringIds={"id": [1, 2], "value": ["gemm", "cudaLaunchKernel_v7000"]},
             **{KERNELS: kernels(*kernel_rows), CALLS: calls(*call_rows), "NVTX_EVENTS": ranges(*range_rows)},
         ))  # fmt: skip
@@ -274,6 +274,43 @@ def test_loader_with_ranges_of_its_own_is_no_part_of_a_timed_step(made):
     timed = [(0, 100, MAIN, "step 0", 60), (110, 200, MAIN, "step 1", 60), (40, 60, LOADER, "load batch", 59)]
     capture = made([(300, 301, P, 1)], [(50, 55, LOADER, 1)], timed)
     assert capture.attribution.step.tolist() == [OUTSIDE]
+
+
+def test_workers_with_start_end_ranges_have_their_own_steps(make_export):
+    # Two threads, each with a GPU of its own: 12 steps of 1,000 us, the second worker's 400 us later; in the middle of
+    # each its launch, of work as long as the step.
+    rows = [(worker, 1_000_000 * number + 400_000 * worker) for number in range(12) for worker in (0, 1)]
+    events = [(start, start + 999_000, P + 1 + worker, f"{('prefill', 'decode')[worker]} bs={worker + 1}", 60)
+              for worker, start in rows]  # fmt: skip
+    launched = [(start + 500_000, start + 505_000, P + 1 + worker, n) for n, (worker, start) in enumerate(rows)]
+    work = operations(*[(start + 500_000, start + 1_500_000, worker, P) for worker, start in rows],
+                      demangledName=1, shortName=1)  # fmt: skip
+    path = make_export(
+        StringIds={"id": [1, 2], "value": ["gemm", "cudaLaunchKernel_v7000"]},
+        **{KERNELS: {**work, "correlationId": list(range(24))}, CALLS: calls(*launched), "NVTX_EVENTS": ranges(*events)},
+    )
+    capture = read(path)
+    entries = capture.projection
+    assert len(entries) == 24
+    assert entries.duration_ns.tolist() == [1_000_000] * 24
+    meanings = [capture.steps.meanings[step] for step in entries.step]
+    told = [(device, one.phase, one.batch) for device, one in zip(entries.device.tolist(), meanings, strict=True)]
+    assert told == [(0, "prefill", 1)] * 12 + [(1, "decode", 2)] * 12
+    assert set(capture.attribution.way.tolist()) == {2}
+
+
+def test_worker_between_its_start_end_ranges_is_in_no_step(made):
+    timed = [(0, 100, MAIN, "step 0", 60), (200, 300, MAIN, "step 1", 60), (50, 400, AUTOGRAD, "step 0", 60)]
+    capture = made([(500, 510, P, 1), (520, 530, P, 2)], [(150, 155, MAIN, 1), (160, 165, LOADER, 2)], timed)
+    # A thread without steps is any's that is open.
+    assert capture.attribution.step.tolist() == [OUTSIDE, 1]
+
+
+def test_step_inside_another_threads_start_end_range_is_one(made):
+    timed = [(0, 300, MAIN, "step 0", 60), (100, 200, AUTOGRAD, "step 0", 60), (120, 130, AUTOGRAD, "step 9", 60)]
+    capture = made([(500, 510, P, 1), (520, 530, P, 2)], [(150, 155, MAIN, 1), (125, 127, AUTOGRAD, 2)], timed)
+    assert capture.steps.texts == ["step 0", "step 0"]
+    assert capture.attribution.step.tolist() == [0, 1]
 
 
 def test_operation_without_a_launch_is_kept_and_counted(made):

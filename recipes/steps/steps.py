@@ -45,7 +45,8 @@ class Steps:
 def find_steps(ranges: Ranges, rules: Sequence[PhaseRule]) -> Steps:
     """The steps among the ranges: in each process those of the first rule that enough ranges match.
 
-    Of matching ranges inside each other on a thread (start and end ranges: in a process) the outermost is the step.
+    Of matching ranges inside each other on a thread (start and end ranges: of those that it started) the outermost is
+    the step.
     """
     chosen: list[np.ndarray] = []
     meanings: list[Meaning] = []
@@ -112,8 +113,9 @@ def _choose(
 
 
 def _outermost(ranges: Ranges, rows: np.ndarray, matching: np.ndarray) -> np.ndarray:
-    """Which of the rows match and lie in no other matching one of their thread (or process)."""
-    group = np.where(ranges.by_thread[rows], ranges.global_tid[rows], -1)
+    """Which of the rows match and lie in no other matching one of their kind that their thread started."""
+    thread = ranges.global_tid[rows]
+    group = np.where(ranges.by_thread[rows], thread, ~thread)
     picked = np.flatnonzero(matching)
     chosen = rows[picked]
     # A range that was never closed holds nothing: nobody knows where it ended.
