@@ -318,6 +318,19 @@ def test_operation_without_a_launch_is_kept_and_counted(made):
     assert capture.attribution.step.tolist() == [0, NO_LAUNCH]
 
 
+def test_rules_tell_the_steps_of_all_processes_in_the_time_range(made):
+    # Both processes have two steps of one rule, Q's two a second later.
+    named = [(start + later, start + later + 50, process + 1, f"step {start}", 59)
+             for process, later in ((P, 0), (Q, 1000)) for start in (0, 100)]  # fmt: skip
+    launches = [(start + 10, start + 15, thread, n) for n, (start, _, thread, *_) in enumerate(named)]
+    work = [(start + 10, start + 40, pid, n) for n, ((start, _, _, _), pid) in enumerate(zip(launches, (P, P, Q, Q)))]
+    whole = made(work, launches, named)
+    (rule,) = set(whole.steps.rules.values())
+    assert whole.phase_rule() == f"{rule} (4 steps)"
+    assert whole.coverage().startswith(f"{rule} (4 steps); of GPU time")
+    assert Capture(whole.report, Span(110, 1060), RULES).phase_rule() == f"{rule} (2 steps)"
+
+
 def test_launch_without_an_operation_marks_its_step(made):
     capture = made(
         [(50, 60, P, 1), (250, 260, P, 3)], [(40, 45, MAIN, 1), (60, 65, MAIN, 2), (240, 245, MAIN, 3)], STEPS

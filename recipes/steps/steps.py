@@ -17,8 +17,8 @@ class Steps:
     """The steps of a report, in order of start; a step's number is its place here.
 
     start_ns, end_ns int64 as the host saw them; pid, global_tid int64; phase int32, an index into `phases`;
-    closed and by_thread bool as in Ranges; `texts` and `meanings` one each; `rules` the rule of each process
-    with its number of matches; `busy_threads` the global ids of threads that have ranges but start no step: they
+    closed and by_thread bool as in Ranges; `texts` and `meanings` one each; `rules` the rule of each process;
+    `busy_threads` the global ids of threads that have ranges but start no step: they
     say what else they do; `of_range` int64, the place of each in the ranges, empty when `inferred`, that is when
     steps come from repetition instead of ranges.
     """
@@ -33,7 +33,7 @@ class Steps:
     phases: list[str]
     texts: list[str]
     meanings: list[Meaning]
-    rules: dict[int, tuple[str, int]]
+    rules: dict[int, str]
     busy_threads: np.ndarray
     of_range: np.ndarray
     inferred: bool = False
@@ -50,14 +50,14 @@ def find_steps(ranges: Ranges, rules: Sequence[PhaseRule]) -> Steps:
     """
     chosen: list[np.ndarray] = []
     meanings: list[Meaning] = []
-    taken: dict[int, tuple[str, int]] = {}
+    taken: dict[int, str] = {}
     for pid in np.unique(ranges.pid).tolist():
         rows = np.flatnonzero(ranges.pid == pid)
         rule, found, which = _choose(ranges, rows, rules)
         if rule is None:
             continue
         outermost = np.flatnonzero(_outermost(ranges, rows, np.array([one is not None for one in found])[which]))
-        taken[pid] = (rule.name, len(outermost))
+        taken[pid] = rule.name
         chosen.append(rows[outermost])
         meanings += [found[number] for number in which[outermost].tolist()]
     rows = np.concatenate(chosen) if chosen else np.zeros(0, dtype=np.int64)
