@@ -14,7 +14,7 @@ import numpy as np
 
 from llm_decode_floor.batches import with_batch
 from llm_decode_floor.phase_floors import FloorSettings, floor_columns, left_whole, rate, split_at_floor
-from llm_decode_floor.tables import FLOOR, LAYERS, PHASES, STEP_PARTS, STEPS
+from llm_decode_floor.tables import FLOOR, LAYERS, PHASES, QUANTILES, STEP_PARTS, STEPS, TIMES
 from llm_decode_floor.waterfall import step_parts
 from recipes.base.memory import sums
 from recipes.base.tables import Table
@@ -25,9 +25,8 @@ from recipes.run.recipe import Analysis
 from recipes.steps.projection import NONE, Projection, launches_of_entries
 from recipes.steps.steps import Steps
 
-#: The part beyond a step's duration, up to its period.
+#: The part beyond a step's duration: from its end on all of its GPUs to the next step's start on any.
 BETWEEN_STEPS = "between_steps"
-QUANTILES = (10, 50, 90, 99)
 
 
 @dataclass(frozen=True)
@@ -97,6 +96,7 @@ def _step_rows(capture: Capture, steps: Steps, parts: dict) -> dict[str, Any]:
         "end_ns": [*projection.end_ns.tolist(), *none],
         "duration_ns": [*projection.duration_ns.tolist(), *none],
         "period_ns": [*(None if value == NONE else value for value in projection.period_ns.tolist()), *none],
+        "itl_ns": [*(None if value == NONE else value for value in projection.itl_ns.tolist()), *none],
         "busy_ns": [*(projection.duration_ns - idle_ns).tolist(), *none],
         "idle_ns": [*np.asarray(idle_ns).tolist(), *none],
         "operations": [*projection.operations.tolist(), *([0] * len(silent))],
@@ -104,12 +104,6 @@ def _step_rows(capture: Capture, steps: Steps, parts: dict) -> dict[str, Any]:
         "edge": capture.edge[step],
         "inferred": np.full(len(step), steps.inferred),
     }
-
-
-def _between_steps(projection: Projection) -> np.ndarray:
-    """From the end of a step to the next step's start; nothing where steps overlap or none follows."""
-    rest_ns = projection.period_ns - projection.duration_ns
-    return np.where((projection.period_ns == NONE) | (rest_ns < 0), 0, rest_ns)
 
 
 def _launches(capture: Capture, projection: Projection) -> np.ndarray:
@@ -137,7 +131,7 @@ def _part_rows(capture: Capture, projection: Projection, parts: dict[str, np.nda
     """The columns of STEP_PARTS: the parts that are not nothing."""
     device = np.array(capture.work.devices.numbers, dtype=np.int64)[projection.device] if len(projection) else []
     columns: dict[str, list] = {"device": [], "step": [], "part": [], "time_ns": []}
-    for part, values in {**parts, BETWEEN_STEPS: _between_steps(projection)}.items():
+    for part, values in {**parts, BETWEEN_STEPS: np.maximum(projection.between_ns, 0)}.items():
         used = np.flatnonzero(values)
         columns["device"] += np.asarray(device)[used].tolist()
         columns["step"] += projection.step[used].tolist()
@@ -180,7 +174,7 @@ def _groups(rows: dict[str, Any]) -> dict[tuple, list[int]]:
 def _phase_row(rows: dict[str, Any], key: tuple, members: list[int]) -> dict[str, Any]:
     """One row of PHASES; beside it the medians of tokens and kv_tokens, None where a step does not tell."""
     row: dict[str, Any] = {**dict(zip(("device", "phase", "batch"), key, strict=True)), "steps": len(members)}
-    for what in ("duration", "period"):
+    for what in TIMES:
         times = [rows[f"{what}_ns"][member] for member in members if rows[f"{what}_ns"][member] is not None]
         for quantile in QUANTILES:
             row[f"{what}_p{quantile}_ns"] = round(np.percentile(times, quantile)) if times else None

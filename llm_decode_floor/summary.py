@@ -21,6 +21,15 @@ from recipes.steps.phases import DECODE_PHASES
 _KEYS = ["report", "device", "phase", "batch"]
 _SHOWN_GROUPS = 12
 _SHOWN_LAYERS = 6
+#: Times of a phase by heading, and from how many steps on: a quantile between two steps says nothing that they do not.
+_SHOWN_TIMES = {
+    "p50 ms": ("duration_p50", 1),
+    "p90 ms": ("duration_p90", 5),
+    "p99 ms": ("duration_p99", 20),
+    "period ms": ("period_p50", 1),
+    "ITL p50 ms": ("itl_p50", 1),
+    "ITL p99 ms": ("itl_p99", 20),
+}
 #: The notebook shows so many steps at most; more are thinned out evenly.
 _NOTEBOOK_STEPS = 3000
 
@@ -162,13 +171,11 @@ def _phase_table(phases: pd.DataFrame, floors: pd.DataFrame) -> str:
         found = floors[_same(floors, row)]
         floor = None if found.empty else found.iloc[0]
         place = f"{row['report']} GPU {int(row['device'])} " if several else ""
-        # A quantile between two steps says nothing that they do not.
-        times = [row["duration_p50_ns"], *(row[f"duration_p{q}_ns"] if row["steps"] >= least else None
-                                           for q, least in ((90, 5), (99, 20))), row["period_p50_ns"]]  # fmt: skip
+        times = [row[f"{what}_ns"] if row["steps"] >= least else None for what, least in _SHOWN_TIMES.values()]
         rated = ("", "", "", "") if floor is None else (
             _ms(floor["floor_ns"]), _number(floor["ratio"], "x"), _mbu(floor), _percent(floor["mfu"]))  # fmt: skip
         rows.append([place + _name(row), f"{int(row['steps']):,}", *map(_ms, times), *rated])
-    head = ["phase", "steps", "p50 ms", "p90 ms", "p99 ms", "period ms", "floor ms", "ratio", "MBU", "MFU"]
+    head = ["phase", "steps", *_SHOWN_TIMES, "floor ms", "ratio", "MBU", "MFU"]
     used = [number for number in range(len(head)) if number < 3 or any(row[number] for row in rows)]
     table = text_table([head[n] for n in used], [[row[n] for n in used] for row in rows])
     more = [f"and {len(phases) - _SHOWN_GROUPS} more: see phases.parquet"] if len(phases) > _SHOWN_GROUPS else []

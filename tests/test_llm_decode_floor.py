@@ -100,6 +100,39 @@ def test_step_below_its_floor_is_said_and_has_no_mbu(sqlite_of, tmp_path):
     assert "so an input is wrong" in done.stdout
 
 
+def test_inter_token_latency_is_told_beside_the_period(make_export, tmp_path):
+    # Decode steps 100 us apart; after every tenth a prefill of 2 ms.
+    rows, now = [], 0
+    for number in range(40):
+        rows.append((now, "decode bs=4"))
+        now += 100_000
+        if number % 10 == 9:
+            rows.append((now, "prefill bs=1 tokens=512"))
+            now += 2_000_000
+    columns = {
+        "start": [start + 10_000 for start, _ in rows], "end": [start + 90_000 for start, _ in rows],
+        "deviceId": [0] * len(rows), "globalPid": [P] * len(rows), "correlationId": list(range(len(rows))),
+        "demangledName": [1] * len(rows), "shortName": [1] * len(rows),
+    }  # fmt: skip
+    path = make_export(
+        StringIds={"id": [1, 2], "value": ["gemm", "cudaLaunchKernel_v7000"]},
+        **{KERNELS: columns,
+           CALLS: {"start": [start + 1 for start, _ in rows], "end": [start + 2 for start, _ in rows],
+                   "globalTid": [MAIN] * len(rows), "nameId": [2] * len(rows), "correlationId": list(range(len(rows)))},
+           "NVTX_EVENTS": ranges(*[(start, start + 90_000, MAIN, text, 59) for start, text in rows])},
+    )  # fmt: skip
+    tables = analysed(path)
+    decode, prefill = (tables["phases"].query(f"phase == '{name}'").iloc[0] for name in ("decode", "prefill"))
+    assert (decode["period_p99_ns"], decode["itl_p50_ns"], decode["itl_p99_ns"]) == (100_000, 100_000, 2_100_000)
+    assert np.isnan(prefill["itl_p50_ns"])
+    assert tables["steps"]["itl_ns"].notna().sum() == 39
+    text = pack("run", "llm_decode_floor", "--input", path, "--output", tmp_path / "out").stdout
+    (head,) = (line for line in text.splitlines() if "ITL p99 ms" in line)
+    (row,) = (line for line in text.splitlines() if line.startswith("decode bs=4 ") and "projected" not in line)
+    assert row.split()[-3:] == ["0.100", "0.100", "2.100"]
+    assert head.split("  ")[-1].strip() == "ITL p99 ms"
+
+
 def test_work_of_others_is_told_apart(make_export):
     # Two processes on one GPU: while the step of P runs from 100 to 200, Q is busy from 120 to 160.
     kernels = {

@@ -287,7 +287,8 @@ def test_workers_with_start_end_ranges_have_their_own_steps(make_export):
                       demangledName=1, shortName=1)  # fmt: skip
     path = make_export(
         StringIds={"id": [1, 2], "value": ["gemm", "cudaLaunchKernel_v7000"]},
-        **{KERNELS: {**work, "correlationId": list(range(24))}, CALLS: calls(*launched), "NVTX_EVENTS": ranges(*events)},
+        **{KERNELS: {**work, "correlationId": list(range(24))}, CALLS: calls(*launched)},
+        NVTX_EVENTS=ranges(*events),
     )
     capture = read(path)
     entries = capture.projection
@@ -323,7 +324,7 @@ def test_rules_tell_the_steps_of_all_processes_in_the_time_range(made):
     named = [(start + later, start + later + 50, process + 1, f"step {start}", 59)
              for process, later in ((P, 0), (Q, 1000)) for start in (0, 100)]  # fmt: skip
     launches = [(start + 10, start + 15, thread, n) for n, (start, _, thread, *_) in enumerate(named)]
-    work = [(start + 10, start + 40, pid, n) for n, ((start, _, _, _), pid) in enumerate(zip(launches, (P, P, Q, Q)))]
+    work = [(start + 10, start + 40, thread - 1, n) for start, _, thread, n in launches]
     whole = made(work, launches, named)
     (rule,) = set(whole.steps.rules.values())
     assert whole.phase_rule() == f"{rule} (4 steps)"
@@ -352,6 +353,39 @@ def test_period_runs_to_the_next_step_on_the_device(made):
     projection = project(capture.work, capture.attribution.step, capture.steps)
     assert projection.duration_ns.tolist() == [40, 10]
     assert projection.period_ns.tolist() == [200, NONE]
+
+
+def test_inter_token_latency_runs_to_the_next_decode_step_of_the_engine(made):
+    # Three decode steps of 100 each with a prefill of 2,000 before the last; another thread's engine decodes between.
+    named = [(0, 20, MAIN, "decode bs=4", 59), (50, 70, AUTOGRAD, "decode bs=1", 59),
+             (100, 120, MAIN, "decode bs=3", 59), (200, 220, MAIN, "prefill bs=1", 59),
+             (350, 370, AUTOGRAD, "decode bs=1", 59), (2200, 2220, MAIN, "decode bs=4", 59)]  # fmt: skip
+    launches = [(start, start + 5, thread, n) for n, (start, _, thread, *_) in enumerate(named)]
+    capture = made([(start + 10, start + 20, P, n) for n, (start, *_) in enumerate(named)], launches, named)
+    projection = capture.projection
+    assert projection.start_ns.tolist() == [10, 60, 110, 210, 360, 2210]
+    # The plain period: to the next step of the process, whatever it does.
+    assert projection.period_ns.tolist() == [50, 50, 100, 150, 1850, NONE]
+    assert projection.itl_ns.tolist() == [100, 300, 2100, NONE, NONE, NONE]
+
+
+def test_step_on_several_gpus_ends_with_its_last_and_begins_with_its_first(make_export):
+    # A pipeline of two stages: each step 100 on GPU 0, then 100 on GPU 1, then 30 until the next step.
+    starts = [0, 230, 460]
+    events = [(start, start + 50, MAIN, f"step {number}", 59) for number, start in enumerate(starts)]
+    launched = [(start + 1 + stage, start + 2 + stage, MAIN, 2 * number + stage)
+                for number, start in enumerate(starts) for stage in (0, 1)]  # fmt: skip
+    work = operations(*[(start + 100 * stage + 10, start + 100 * stage + 110, stage, P)
+                        for start in starts for stage in (0, 1)], demangledName=1, shortName=1)  # fmt: skip
+    path = make_export(
+        StringIds={"id": [1, 2], "value": ["gemm", "cudaLaunchKernel_v7000"]},
+        **{KERNELS: {**work, "correlationId": list(range(6))}, CALLS: calls(*launched)},
+        NVTX_EVENTS=ranges(*events),
+    )
+    projection = read(path).projection
+    assert projection.device.tolist() == [0, 0, 0, 1, 1, 1]
+    assert projection.period_ns.tolist() == [230, 230, NONE] * 2
+    assert projection.between_ns.tolist() == [30, 30, NONE] * 2
 
 
 def test_marks_and_domains_are_no_ranges(made):
