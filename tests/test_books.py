@@ -12,20 +12,18 @@ from collections.abc import Iterable
 
 import pandas as pd
 import pytest
-from llm_idle_gaps.picture import Picture, pictures
 
 from golden_runs import FLOOR, RECIPES, Inputs, Outcome, every_inputs, result, why_not
 from invariants import OPTIONS
-from llm_decode_floor.findings import findings
+from llm_decode_floor.findings import MeanStep
+from llm_idle_gaps.device_steps import DeviceSteps, steps_of_devices
+from recipes.findings.registry import FLOOR as FLOOR_STAGE
+from recipes.findings.registry import find
 
 FAMILIES, IDLE, NCCL, CHECK = "llm_kernel_families", "llm_idle_gaps", "llm_nccl_sum", "llm_capture_check"
 Books = dict[str, Outcome]
 #: (check, inputs): why the recipes disagree there. Each is expected to fail, and must leave here when it does not.
 KNOWN: dict[tuple[str, str], str] = {
-    ("operations_of_phases", "2023.4.4/broken_startup"): (
-        "steps were found, none with work: llm_kernel_families has a phase `outside` (104 operations), llm_idle_gaps "
-        "only `all`"
-    ),
     **dict.fromkeys(
         [("missing_ranks_of_one_report", name) for name in (
             "2023.4.4/tp_eager_rank0", "2023.4.4/tp_graph_rank0", "2023.4.4/tp_slow_rank0", "2025.3.1/ddp_rank0",
@@ -237,17 +235,18 @@ def graphs_of_steps(of: Books) -> None:
     """Of the steps that llm_idle_gaps tells about, on each device, the floor would say the same."""
     tables = of[IDLE].tables
     idle, steps = tables["idle"].to_pandas(), of[FLOOR].tables["steps"].to_pandas()
+    phases = of[FLOOR].tables["phases"].to_pandas()
     if idle.empty:
         return
     parts = of[FLOOR].tables["step_parts"].to_pandas()
-    for one in pictures(tables["step_idle"].to_pandas(), idle, tables["gaps"].to_pandas()):
+    for one in steps_of_devices(tables["step_idle"].to_pandas(), idle, tables["gaps"].to_pandas()):
         if one.steps:
-            told = floor_state(one, steps, parts)
+            told = floor_state(one, steps, parts, phases)
             assert told in (None, idle_state(one)), (one.report, one.device, one.name, told, idle_state(one))
 
 
-def floor_state(one: Picture, steps: pd.DataFrame, parts: pd.DataFrame) -> str | None:
-    """What the floor's findings say of the steps of a picture; None when nothing is worth a word."""
+def floor_state(one: DeviceSteps, steps: pd.DataFrame, parts: pd.DataFrame, phases: pd.DataFrame) -> str | None:
+    """What the floor's findings say of the device's steps; None when nothing is worth a word."""
     counted = steps[(steps["report"] == one.report) & (steps["device"] == one.device) & ~steps["edge"]]
     named = counted["phase"] + counted["batch"].map(lambda batch: "" if pd.isna(batch) else f" bs={batch:.0f}")
     mine = counted[named.where(named.str.endswith("step"), named + " step") == one.name]
@@ -257,11 +256,15 @@ def floor_state(one: Picture, steps: pd.DataFrame, parts: pd.DataFrame) -> str |
     # Only what the finding about graphs is made of, so that it is among the first.
     mean = {part: time_ns for part, time_ns in mean.items() if part.startswith("idle_") or part == "cuda_graph"}
     medians = {name: mine[name].median() for name in ("duration_ns", "operations", "launches")}
-    texts = [finding.text for finding in findings({**medians, "attainable": 1, "decodes": True}, mean)]
+    keys = ["report", "device", "phase", "batch"]
+    (graphs,) = phases.merge(mine[keys].drop_duplicates(), on=keys)["graphs"]
+    scope = {"report": one.report, "device": one.device, "phase": one.phase}
+    group = {**medians, **scope, "graphs": graphs, "attainable": 1, "decodes": True}
+    texts = [finding.message for finding in find(FLOOR_STAGE, MeanStep(group, mean))]
     return next((state_of(text) for text in texts if "CUDA graphs" in text), None)
 
 
-def idle_state(one: Picture) -> str:
+def idle_state(one: DeviceSteps) -> str:
     if one.mean["opaque_graphs"]:
         return "whole"
     return state_of(one.graph_state) or "unknown"
