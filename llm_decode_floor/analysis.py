@@ -20,7 +20,6 @@ from recipes.base.memory import sums
 from recipes.base.tables import Table
 from recipes.capture.capture import Capture
 from recipes.events.launch_state import graph_launches, launch_counts, launch_state
-from recipes.kernels.work_families import passes
 from recipes.run.recipe import Analysis
 from recipes.steps.projection import NONE, Projection, launches_of_entries
 from recipes.steps.steps import Steps
@@ -44,8 +43,7 @@ def analyse(capture: Capture, settings: Settings) -> Analysis:
     steps, told = with_batch(capture.steps, settings.floor.batch)
     names = capture.families(settings.families)
     family = names.of_name[work.name]
-    in_passes = passes(work.kind, names.communicating(work.name))
-    parts = step_parts(capture, projection, family, in_passes, names.families)
+    parts = step_parts(capture, projection, family, names)
     step_rows = _step_rows(capture, steps, parts)
     launched = _launch_states(capture)
     phase_rows = [{**_phase_row(step_rows, *group), **launched(group[1])} for group in _groups(step_rows).items()]
