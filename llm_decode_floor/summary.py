@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 
@@ -16,6 +17,7 @@ from recipes.findings.finding import most_recoverable
 from recipes.findings.registry import FLOOR, find
 from recipes.models.decode_floor import Floor, floor_of
 from recipes.run.recipe import Told
+from recipes.steps.engine_time import engine_step_ns
 from recipes.steps.phases import DECODE_PHASES
 
 _KEYS = ["report", "device", "phase", "batch"]
@@ -98,6 +100,7 @@ def _group(lead: pd.Series, floors: pd.DataFrame, steps: pd.DataFrame, settings:
         "floor": floor,
         "row": row,
         "step_time_ns": settings.floor.step_time_ns,
+        "engine_step_ns": _engine_step_ns(lead, mine, steps),
         "inferred": bool(mine["inferred"].any()),
         "has_model": settings.floor.model is not None,
         "report": lead["report"],
@@ -105,6 +108,12 @@ def _group(lead: pd.Series, floors: pd.DataFrame, steps: pd.DataFrame, settings:
         "phase": lead["phase"],
         "decodes": lead["phase"] in DECODE_PHASES,
     }
+
+
+def _engine_step_ns(lead: pd.Series, mine: pd.DataFrame, steps: pd.DataFrame) -> float | None:
+    here = steps[(steps["report"] == lead["report"]) & (steps["device"] == lead["device"])]
+    periods = mine["period_ns"].to_numpy(dtype=float, na_value=np.nan)
+    return engine_step_ns(lead["phase"], set(here["phase"]), mine["start_ns"].to_numpy(), periods)
 
 
 def _floor_again(row: pd.Series, steps: pd.DataFrame, settings: Settings) -> Floor:
@@ -239,12 +248,18 @@ def _remarks(group: dict[str, Any]) -> list[str]:
     else:
         remarks += [f"{remark[:1].upper()}{remark[1:]}." for remark in group["floor"].remarks]
     if group["step_time_ns"]:
-        slower = group["duration_ns"] / group["step_time_ns"]
-        remarks.append(
-            f"Without the profiler a step takes {format_ns(group['step_time_ns'])}: the capture is {slower:.2f} times "
-            "as slow. All figures are of the capture, nothing is rescaled."
-        )
+        remarks.append(_without_profiler(group["engine_step_ns"], group["step_time_ns"]))
     return ["", *remarks] if remarks else []
+
+
+def _without_profiler(engine_step_ns: float | None, step_time_ns: float) -> str:
+    if engine_step_ns is None:
+        return "--step-time is not compared: that takes two steps, from the start of one to the next one's."
+    slower = engine_step_ns / step_time_ns
+    return (
+        f"Without the profiler a step takes {format_ns(step_time_ns)}, in the capture {format_ns(engine_step_ns)} "
+        f"start to start: {slower:.2f} times that. All figures are of the capture, nothing is rescaled."
+    )
 
 
 def _why_no_floor(group: dict[str, Any]) -> str:

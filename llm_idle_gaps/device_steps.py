@@ -9,6 +9,7 @@ import pandas as pd
 
 from recipes.capture.capture import ALL
 from recipes.events.launch_state import ON, UNKNOWN, WHOLE, LaunchState, launch_state
+from recipes.steps.engine_time import engine_step_ns
 from recipes.steps.phases import DECODE_PHASES
 
 #: Idle time below this share of the time looked at is not worth a finding.
@@ -124,7 +125,7 @@ def _steps_of(key: tuple[str, int], step_idle: pd.DataFrame, idle: pd.DataFrame,
         name=what if what.endswith("step") else f"{what} step",
         steps=len(chosen),
         mean=chosen.drop(columns=["report", "rank", "device", "step", "phase", "edge"]).mean(),
-        period_ns=chosen["period_ns"].median() if alone and chosen["period_ns"].notna().any() else None,
+        period_ns=engine_step_ns(phase, {phase}, *_starts_and_periods(chosen)) if alone else None,
         after_ns=after_ns / len(chosen),
         gaps=gaps[gaps["step"].isin(chosen["step"])],
         between=_following(gaps[gaps["step"].isna()], step_idle, around),
@@ -135,6 +136,10 @@ def _steps_of(key: tuple[str, int], step_idle: pd.DataFrame, idle: pd.DataFrame,
         lost_graphs=_lost(by_phase),
         phase=phase,
     )
+
+
+def _starts_and_periods(steps: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    return steps["start_ns"].to_numpy(), steps["period_ns"].to_numpy(dtype=float)
 
 
 def _lost(by_phase: pd.DataFrame) -> bool:
