@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 
@@ -15,11 +16,21 @@ from recipes.findings.finding import most_recoverable
 from recipes.findings.registry import FLOOR, find
 from recipes.models.decode_floor import Floor
 from recipes.run.recipe import Told
+from recipes.steps.engine_time import engine_step_ns
 from recipes.steps.phases import DECODE_PHASES
 
 _KEYS = ["report", "device", "phase", "batch"]
 _SHOWN_GROUPS = 12
 _SHOWN_LAYERS = 6
+#: Times of a phase by heading, and from how many steps on: a quantile between two steps says nothing that they do not.
+_SHOWN_TIMES = {
+    "p50 ms": ("duration_p50", 1),
+    "p90 ms": ("duration_p90", 5),
+    "p99 ms": ("duration_p99", 20),
+    "period ms": ("period_p50", 1),
+    "ITL p50 ms": ("itl_p50", 1),
+    "ITL p99 ms": ("itl_p99", 20),
+}
 #: The notebook shows so many steps at most; more are thinned out evenly.
 _NOTEBOOK_STEPS = 3000
 
@@ -101,6 +112,7 @@ def _group(
         "floor": floor,
         "row": row,
         "step_time_ns": settings.floor.step_time_ns,
+        "engine_step_ns": _engine_step_ns(lead, mine, steps),
         "inferred": bool(mine["inferred"].any()),
         "has_model": settings.floor.model is not None,
         "report": lead["report"],
@@ -113,6 +125,12 @@ def _group(
 def _trains(row: pd.Series | None, settings: Settings) -> bool:
     """Whether a decode phase has no weights to read although the model is known: its steps train."""
     return settings.floor.model is not None and row is not None and bool(pd.isna(row["weight_bytes"]))
+
+
+def _engine_step_ns(lead: pd.Series, mine: pd.DataFrame, steps: pd.DataFrame) -> float | None:
+    here = steps[(steps["report"] == lead["report"]) & (steps["device"] == lead["device"])]
+    periods = mine["period_ns"].to_numpy(dtype=float, na_value=np.nan)
+    return engine_step_ns(lead["phase"], set(here["phase"]), mine["start_ns"].to_numpy(), periods)
 
 
 def _mean_parts(tables: dict[str, pa.Table], steps: pd.DataFrame, lead: pd.Series) -> dict[str, float]:
@@ -171,13 +189,11 @@ def _phase_table(phases: pd.DataFrame, floors: pd.DataFrame) -> str:
         found = floors[_same(floors, row)]
         floor = None if found.empty else found.iloc[0]
         place = f"{row['report']} GPU {int(row['device'])} " if several else ""
-        # A quantile between two steps says nothing that they do not.
-        times = [row["duration_p50_ns"], *(row[f"duration_p{q}_ns"] if row["steps"] >= least else None
-                                           for q, least in ((90, 5), (99, 20))), row["period_p50_ns"]]  # fmt: skip
+        times = [row[f"{what}_ns"] if row["steps"] >= least else None for what, least in _SHOWN_TIMES.values()]
         rated = ("", "", "", "") if floor is None else (
             _ms(floor["floor_ns"]), _number(floor["ratio"], "x"), _mbu(floor), _percent(floor["mfu"]))  # fmt: skip
         rows.append([place + _name(row), f"{int(row['steps']):,}", *map(_ms, times), *rated])
-    head = ["phase", "steps", "p50 ms", "p90 ms", "p99 ms", "period ms", "floor ms", "ratio", "MBU", "MFU"]
+    head = ["phase", "steps", *_SHOWN_TIMES, "floor ms", "ratio", "MBU", "MFU"]
     used = [number for number in range(len(head)) if number < 3 or any(row[number] for row in rows)]
     table = text_table([head[n] for n in used], [[row[n] for n in used] for row in rows])
     more = [f"and {len(phases) - _SHOWN_GROUPS} more: see phases.parquet"] if len(phases) > _SHOWN_GROUPS else []
@@ -241,12 +257,18 @@ def _remarks(group: dict[str, Any]) -> list[str]:
     else:
         remarks += [f"{remark[:1].upper()}{remark[1:]}." for remark in group["floor"].remarks]
     if group["step_time_ns"]:
-        slower = group["duration_ns"] / group["step_time_ns"]
-        remarks.append(
-            f"Without the profiler a step takes {format_ns(group['step_time_ns'])}: the capture is {slower:.2f} times "
-            "as slow. All figures are of the capture, nothing is rescaled."
-        )
+        remarks.append(_without_profiler(group["engine_step_ns"], group["step_time_ns"]))
     return ["", *remarks] if remarks else []
+
+
+def _without_profiler(engine_step_ns: float | None, step_time_ns: float) -> str:
+    if engine_step_ns is None:
+        return "--step-time is not compared: that takes two steps, from the start of one to the next one's."
+    slower = engine_step_ns / step_time_ns
+    return (
+        f"Without the profiler a step takes {format_ns(step_time_ns)}, in the capture {format_ns(engine_step_ns)} "
+        f"start to start: {slower:.2f} times that. All figures are of the capture, nothing is rescaled."
+    )
 
 
 def _why_no_floor(group: dict[str, Any]) -> str:

@@ -11,6 +11,10 @@ _PHASE = Column("phase", "string", "phase of the model")
 _BATCH = Column("batch", "int64", "sequences in the step; null if the range does not tell")
 _KEY = (("report", "ascending"), ("device", "ascending"))
 
+#: The times of a step that phases have quantiles of, with what they are called.
+TIMES = {"duration": "durations", "period": "periods", "itl": "inter-token latencies; null where nothing is decoded"}
+QUANTILES = (10, 50, 90, 99)
+
 STEPS = Table(
     "steps",
     "one step on one device",
@@ -26,7 +30,10 @@ STEPS = Table(
         Column("start_ns", "int64", "first start of the step's operations on the device"),
         Column("end_ns", "int64", "last end of the step's operations on the device"),
         Column("duration_ns", "int64", "projected interval: end less start"),
-        Column("period_ns", "int64", "from this start to that of the process's next step; null for the last"),
+        Column(
+            "period_ns", "int64", "start to start of a process's consecutive steps on the device; null for the last"
+        ),
+        Column("itl_ns", "int64", "inter-token latency: a decode step to its thread's next, start to start; else null"),
         Column("busy_ns", "int64", "device busy within the interval, whoever's work it was"),
         Column("idle_ns", "int64", "device idle within the interval"),
         Column("operations", "int64", "GPU operations of the step"),
@@ -57,9 +64,9 @@ PHASES = Table(
         _BATCH,
         Column("steps", "int64", "steps that count; edges do not"),
         *(
-            Column(f"{what}_p{quantile}_ns", "int64", f"{quantile}th percentile of the {what}s")
-            for what in ("duration", "period")
-            for quantile in (10, 50, 90, 99)
+            Column(f"{what}_p{quantile}_ns", "int64", f"{quantile}th percentile of the {name}")
+            for what, name in TIMES.items()
+            for quantile in QUANTILES
         ),
         Column("graphs", "string", f"whether they were launched by CUDA graphs: {', '.join(STATES)}; whole: traced so"),
         Column("in_graphs", "double", "share of their kernels that graph launches started, 0 to 1; null if unknown"),

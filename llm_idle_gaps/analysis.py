@@ -128,7 +128,7 @@ def _steps(capture: Capture) -> _Steps:
     projection = capture.projection
     phase_of_entry = np.append(steps.phase[projection.step], len(steps.phases)).astype(np.int64)
     batches = [meaning.batch for meaning in steps.meanings]
-    phases = [*steps.phases, OUTSIDE if len(projection) else ALL]
+    phases = [*steps.phases, OUTSIDE if len(steps) else ALL]
     return _Steps(projection, phases, phase_of_entry, batches, capture.edge, capture.edge_reason)
 
 
@@ -177,12 +177,10 @@ def _idle_columns(
         "gaps": tally.counts.sum(axis=(1, 2)),
         **{name: steps.by_phase(values) for name, values in launched.items()},
     }
-    # Without steps the whole window says it all.
-    shown = (
-        np.flatnonzero((window_ns > 0) | (columns["operations"] > 0))
-        if len(steps.projection)
-        else np.zeros(0, dtype=np.int64)
-    )
+    shown = np.flatnonzero((window_ns > 0) | (columns["operations"] > 0))
+    if steps.phases[-1] == ALL:
+        # Without steps the whole window says it all.
+        shown = shown[:0]
     return {
         "phase": [ALL, *(steps.phases[code] for code in shown.tolist())],
         **{name: np.append(values.sum(), values[shown]) for name, values in columns.items()},
@@ -194,7 +192,7 @@ def _histogram_columns(tally: Tally, steps: _Steps) -> dict[str, np.ndarray | li
     """The columns of HISTOGRAM for a device: bins with gaps, of the whole window and of each phase."""
     counts = np.concatenate([tally.counts.sum(axis=0, keepdims=True), tally.counts])
     time_ns = np.concatenate([tally.time_ns.sum(axis=0, keepdims=True), tally.time_ns])
-    if not len(steps.projection):
+    if steps.phases[-1] == ALL:
         counts = counts[:1]
     phase, cause, number = np.nonzero(counts)
     low_ns, high_ns = np.append(0, EDGES_NS), np.append(EDGES_NS, 0)

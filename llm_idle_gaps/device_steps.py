@@ -11,6 +11,7 @@ from recipes.capture.capture import ALL
 from recipes.capture.edges import NOT_RECORDED
 from recipes.capture.one_offs import ONE_OFFS
 from recipes.events.launch_state import ON, UNKNOWN, WHOLE, LaunchState, launch_state
+from recipes.steps.engine_time import engine_step_ns
 from recipes.steps.phases import DECODE_PHASES
 
 #: Idle time below this share of the time looked at is not worth a finding.
@@ -160,7 +161,7 @@ def _steps_of(key: tuple[str, int], step_idle: pd.DataFrame, idle: pd.DataFrame,
         steps=len(chosen),
         rows=chosen,
         mean=chosen.drop(columns=["report", "rank", "device", "step", "phase", "edge", "edge_reason"]).mean(),
-        period_ns=chosen["period_ns"].median() if alone and chosen["period_ns"].notna().any() else None,
+        period_ns=engine_step_ns(phase, {phase}, *_starts_and_periods(chosen)) if alone else None,
         after_ns=after_ns / len(chosen),
         gaps=gaps[gaps["step"].isin(chosen["step"])],
         between=_following(gaps[gaps["step"].isna()], step_idle, around),
@@ -189,6 +190,10 @@ def _lost_work(steps: pd.DataFrame) -> bool:
     """Whether a step that is neither the first nor the last has launches without work."""
     inner = steps.sort_values("start_ns")["edge_reason"].iloc[1:-1]
     return bool((inner == NOT_RECORDED).any())
+
+
+def _starts_and_periods(steps: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    return steps["start_ns"].to_numpy(), steps["period_ns"].to_numpy(dtype=float)
 
 
 def _lost(by_phase: pd.DataFrame) -> bool:

@@ -22,6 +22,7 @@ from recipes.collectives.payloads import read_messages
 from recipes.collectives.places import places
 from recipes.events.gpu_work import GpuWork
 from recipes.events.launches import NONE
+from recipes.kernels.work_families import exposed_ns
 from recipes.report import schema
 from recipes.run.recipe import Analysis
 from recipes.steps.projection import Projection
@@ -56,25 +57,12 @@ def analyse(capture: Capture, settings: Settings) -> Analysis:
     communicates = capture.families(settings.families).communicating(work.name)
     rows = np.flatnonzero(communicates)
     rows = rows[np.lexsort((work.start_ns[rows], work.device[rows]))]
-    found = _Found(rows, _exposed(work, communicates)[rows], *_before(work, communicates, rows))
+    found = _Found(rows, exposed_ns(work, communicates)[rows], *_before(work, communicates, rows))
     tables = {
         COMMUNICATION.name: COMMUNICATION.of_report(_communication(capture, found, settings)),
         STEP_COMMUNICATION.name: STEP_COMMUNICATION.of_report(_by_step(capture, found)),
     }
     return Analysis(tables)
-
-
-def _exposed(work: GpuWork, communicates: np.ndarray) -> np.ndarray:
-    """The ns of each communication kernel in which nothing else ran on its device; of two at once, the first's."""
-    exposed_ns = np.zeros(len(work), dtype=np.int64)
-    for device in range(len(work.devices.numbers)):
-        here = work.device == device
-        taken = (
-            rows for rows in (np.flatnonzero(here & ~communicates), np.flatnonzero(here & communicates)) if len(rows)
-        )
-        for rows, order, added_ns in intervals.exclusive(taken, lambda rows: (work.start_ns[rows], work.end_ns[rows])):
-            exposed_ns[rows[order]] = added_ns
-    return exposed_ns
 
 
 def _before(work: GpuWork, communicates: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

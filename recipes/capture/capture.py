@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -256,11 +257,13 @@ class Capture:
         return [*everything, *named, (OUTSIDE, phase < 0)]
 
     def phase_rule(self) -> str | None:
-        """The rule that gave the steps and its matches, of each process where they differ; None without steps."""
+        """The rules that gave the steps, each with its steps looked at, of all processes; None without steps."""
         if not len(self.steps):
             return None
-        rules = {f"{rule} ({count:,} steps)" for rule, count in self.steps.rules.values()}
-        return "; ".join(sorted(rules))
+        counts: Counter[str] = Counter()
+        for pid, rule in self.steps.rules.items():
+            counts[rule] += int(np.count_nonzero(self.within & (self.steps.pid == pid)))
+        return "; ".join(f"{rule} ({count:,} steps)" for rule, count in sorted(counts.items()))
 
     def coverage(self) -> str:
         """How the steps were found and the share of GPU time in them, by the way it came there; empty without work."""

@@ -22,7 +22,7 @@ ANY = "*"
 def engine_of(capture: Capture) -> str:
     """The name of the engine, by the first sign that holds; ANY when none does."""
     texts = {
-        "rule": [rule for rule, _ in capture.steps.rules.values()],
+        "rule": list(capture.steps.rules.values()),
         "process": _process_names(capture),
         "command": _command(capture.report),
         "kernel": capture.work.names,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from recipes.base import intervals
 from recipes.events.gpu_work import GRAPH, KERNEL, MEMCPY, MEMSET, GpuWork
 from recipes.kernels.families import GROUPS, Rules
 
@@ -54,3 +55,20 @@ def passes(kind: np.ndarray, communicates: np.ndarray) -> Iterator[np.ndarray]:
     yield ~copies & ~communicates
     yield copies
     yield communicates
+
+
+def exposed_ns(work: GpuWork, communicates: np.ndarray) -> np.ndarray:
+    """The ns of each communication operation in which nothing else ran on its device, int64, 0 for other operations.
+
+    Whoever's work it is: of another step, another process or in no step. Of two at once, the time is the first's.
+    """
+    exposed = np.zeros(len(work), dtype=np.int64)
+    for device in np.unique(work.device[communicates]).tolist():
+        here = work.device == device
+        taken = (
+            rows for rows in (np.flatnonzero(here & ~communicates), np.flatnonzero(here & communicates)) if len(rows)
+        )
+        for rows, order, added_ns in intervals.exclusive(taken, lambda rows: (work.start_ns[rows], work.end_ns[rows])):
+            exposed[rows[order]] = added_ns
+    exposed[~communicates] = 0
+    return exposed
