@@ -901,7 +901,8 @@ def test_bandwidth_takes_the_ranks_of_the_communicator():
         "step": [0] * 4, "nth_step": [0] * 4, "edge": [False] * 4, "name": ["k"] * 4, "operation": ["all_gather"] * 4,
         "dtype": [None] * 4, "algorithm": [None] * 4, "protocol": [None] * 4, "communicator": ["x", "x", "y", "y"],
         "stream": [7] * 4, "start_ns": [0] * 4, "duration_ns": [1_000] * 4, "exposed_ns": [1_000] * 4,
-        "bytes": [4_000] * 4, "clock_ns": [1] * 4, "work_before_ns": [0] * 4, "idle_before_ns": [0] * 4, "world_size": [None] * 4,
+        "bytes": [4_000] * 4, "clock_ns": [1] * 4, "work_before_ns": [0] * 4, "idle_before_ns": [0] * 4,
+        "world_size": [None] * 4,
     }  # fmt: skip
     columns = {name: pa.array(values, pa.string()) if name in ("dtype", "algorithm", "protocol") else values
                for name, values in rows.items()}  # fmt: skip
