@@ -20,7 +20,7 @@ from recipes.capture.capture import OUTSIDE, Capture
 from recipes.collectives.kernel_names import kind_of
 from recipes.collectives.payloads import read_messages
 from recipes.collectives.places import places
-from recipes.events.gpu_work import GpuWork
+from recipes.events.gpu_work import GpuWork, read_streams
 from recipes.events.launches import NONE
 from recipes.kernels.work_families import exposed_ns
 from recipes.report import schema
@@ -99,6 +99,7 @@ def _communication(capture: Capture, found: _Found, settings: Settings) -> dict:
     given = np.array([_given(kind.operation, settings.bytes) for kind in kinds], dtype=np.int64)
     sizes = np.append(messages.bytes, NONE)[launch]
     sizes = np.where(sizes == NONE, given[name], sizes) if len(rows) else sizes
+    streams = read_streams(capture.report, work)[rows]
     clocks = [clock for clock in capture.report.read(schema.SESSION)["utc_epoch_ns"].to_pylist() if clock is not None]
     return {
         "device": np.array(work.devices.numbers, dtype=np.int64)[work.device[rows]],
@@ -114,6 +115,7 @@ def _communication(capture: Capture, found: _Found, settings: Settings) -> dict:
         "communicator": coded(
             np.append(messages.communicator, NONE)[launch], pa.array(messages.communicators, pa.string())
         ),
+        "stream": pa.array(streams, mask=streams < 0),
         "start_ns": work.start_ns[rows],
         "duration_ns": work.end_ns[rows] - work.start_ns[rows],
         "exposed_ns": found.exposed_ns,

@@ -28,6 +28,7 @@ COMMUNICATION = Table(
         Column("name", "string", "demangled name", coded=True),
         *(Column(column.name, column.type, column.meaning, coded=True) for column in _KIND),
         Column("communicator", "string", "NCCL's id of the communicator; null if not known", coded=True),
+        Column("stream", "int64", "CUDA stream; null if not known"),
         Column("start_ns", "int64", "its start"),
         Column("duration_ns", "int64", "its length, waiting for other ranks included"),
         Column("exposed_ns", "int64", "the part of it in which no other kind of operation ran"),

@@ -262,7 +262,7 @@ def made(*ranks, communicator=None, clocks=None, operation="all_reduce", phase="
     participant = frame["participant"].to_numpy()
     clock_ns = np.zeros(len(frame), dtype=np.int64) if clocks is None else np.array(clocks)[participant]
     frame = frame.assign(
-        phase=phase, name="k", operation=operation, communicator=communicator, edge=False, clock_ns=clock_ns,
+        phase=phase, name="k", operation=operation, communicator=communicator, stream=7, edge=False, clock_ns=clock_ns,
         clock_known=clocks is not None, report=participant if reports is None else np.array(reports)[participant],
     )  # fmt: skip
     return frame, participant
@@ -290,6 +290,20 @@ def test_matching_by_hand():
     assert found.last.tolist() == [True, False, False, True]
     assert found.arrival_ns.tolist() == [20, 0, 0, 20]
     assert blame(found).tolist() == [[20, 0], [0, 20]]
+
+
+@pytest.mark.parametrize(("streams", "wait_ns"), [((7, 9), 0), ((13, 20), 0), ((7, 7), 61 * 400)])
+def test_unknown_communicators_have_streams_of_their_own(streams, wait_ns):
+    """Two communicators take turns, 500 and 100 ns, and rank 1 comes to them the other way round."""
+    lengths = [500, 100]
+    first = [(n, 1_000 * n + 500 * k, lengths[k]) for n in range(31) for k in range(2)]
+    frame, participant = made(first, [(n, 1_000 * n + 500 * k, lengths[1 - k]) for n in range(31) for k in range(2)])
+    long = frame["duration_ns"] == 500
+    other = np.where(long, *streams)
+    frame["stream"] = np.where(participant == 0, np.where(long, 7, 9), other)
+    if streams == (7, 7):
+        frame["stream"] = 7
+    assert only(frame, participant).wait_ns.sum() == wait_ns
 
 
 def test_equally_short_ones_blame_nobody():
@@ -531,7 +545,7 @@ def communication(*rows):
     one = {
         "report": "a", "rank": None, "device": 0, "phase": "decode", "step": 0, "nth_step": 0, "edge": False,
         "name": "k", "operation": "all_reduce", "dtype": None, "algorithm": None, "protocol": None,
-        "communicator": None,
+        "communicator": None, "stream": 7,
         "start_ns": 0, "duration_ns": 1_000, "exposed_ns": 1_000, "bytes": None, "work_before_ns": 0,
         "idle_before_ns": 0, "clock_ns": 1, "world_size": None,
     }  # fmt: skip
@@ -782,7 +796,7 @@ def test_million_collectives_match_in_seconds():
     one = pd.DataFrame({
         "nth_step": np.repeat(np.arange(count // 100), 100), "start_ns": np.arange(count) * 1_000,
         "duration_ns": rng.integers(100, 900, count), "phase": "decode", "name": "k", "operation": "all_reduce",
-        "communicator": "a", "clock_ns": 0, "clock_known": True, "edge": False,
+        "communicator": "a", "stream": 7, "clock_ns": 0, "clock_known": True, "edge": False,
     })  # fmt: skip
     both = pd.concat([one.assign(report=0), one.assign(report=1)], ignore_index=True)
     participant = np.repeat([0, 1], count)
@@ -886,8 +900,9 @@ def test_bandwidth_takes_the_ranks_of_the_communicator():
         "report": ["a", "b", "c", "d"], "rank": [0, 1, 2, 3], "device": [0] * 4, "phase": ["decode"] * 4,
         "step": [0] * 4, "nth_step": [0] * 4, "edge": [False] * 4, "name": ["k"] * 4, "operation": ["all_gather"] * 4,
         "dtype": [None] * 4, "algorithm": [None] * 4, "protocol": [None] * 4, "communicator": ["x", "x", "y", "y"],
-        "start_ns": [0] * 4, "duration_ns": [1_000] * 4, "exposed_ns": [1_000] * 4, "bytes": [4_000] * 4,
-        "clock_ns": [1] * 4, "work_before_ns": [0] * 4, "idle_before_ns": [0] * 4, "world_size": [None] * 4,
+        "stream": [7] * 4, "start_ns": [0] * 4, "duration_ns": [1_000] * 4, "exposed_ns": [1_000] * 4,
+        "bytes": [4_000] * 4, "clock_ns": [1] * 4, "work_before_ns": [0] * 4, "idle_before_ns": [0] * 4,
+        "world_size": [None] * 4,
     }  # fmt: skip
     columns = {name: pa.array(values, pa.string()) if name in ("dtype", "algorithm", "protocol") else values
                for name, values in rows.items()}  # fmt: skip

@@ -111,8 +111,8 @@ def told_by_all(communicator: pd.Series, participant: np.ndarray) -> pd.Series:
 def match_sets(kernels: pd.DataFrame, participant: np.ndarray, sets: np.ndarray) -> list[Collectives]:
     """Matches kernels (rows of COMMUNICATION; `clock_ns` without nulls) set by set.
 
-    Those of one operation, or where the communicator is not known of one kernel name, are matched by their order inside
-    the step. The first collective of each set is left out: ranks enter the window at different times.
+    Those of one operation, or where the communicator is not known of one kernel name and stream, are matched by their
+    order inside the step. The first collective of each set is left out: ranks enter the window at different times.
     """
     chosen = np.flatnonzero(kernels["operation"].isin(SPLIT).to_numpy())
     order = chosen[np.argsort(sets[chosen], kind="stable")]
@@ -144,6 +144,8 @@ def _match(kernels: pd.DataFrame, participant: np.ndarray, every: np.ndarray) ->
         return empty.collectives(**unmatched, unclear=True)
     vote = _combined(phase, step + 1 - step.min())
     context = _combined(vote, _codes(mine["operation"] if named else mine["name"]))
+    if not named:
+        context = _combined(context, _nth_stream(mine["stream"], own))
     order = np.lexsort((start_ns, context, own))
     even = _even(context, own, len(members))
     uneven = len(np.unique(vote[~even[context] & ~unclear]))
@@ -300,6 +302,17 @@ def _even(context: np.ndarray, own: np.ndarray, members: int) -> np.ndarray:
     counts = np.bincount(context * members + own, minlength=(int(context.max(initial=0)) + 1) * members)
     by_member = counts.reshape(-1, members)
     return (by_member == by_member[:, :1]).all(axis=1)
+
+
+def _nth_stream(stream: pd.Series, own: np.ndarray) -> np.ndarray:
+    """For each kernel the place of its stream among its rank's, by number: communicators have streams of their own, and
+    ranks make them in the same order. 0 for all where ranks have unequal numbers of them."""
+    numbers = stream.fillna(-1).to_numpy(dtype=np.int64)
+    pairs, pair = np.unique(np.stack([own, numbers], axis=1), axis=0, return_inverse=True)
+    counts = np.bincount(pairs[:, 0])
+    if (counts != counts[0]).any():
+        return np.zeros(len(own), dtype=np.int64)
+    return (np.arange(len(pairs)) % counts[0])[pair.ravel()]
 
 
 def _of_even_sizes(mine: pd.DataFrame, order: np.ndarray) -> np.ndarray:
