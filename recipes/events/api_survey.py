@@ -60,7 +60,8 @@ class SurveyTaker:
         self._last_ns: dict[int, int] = {}
         self._launches: list[tuple[np.ndarray, ...]] = []
         self._setups: list[tuple[np.ndarray, ...]] = []
-        self._copy, self._copies = call_ids(report, COPY), []
+        self._copy = call_ids(report, COPY)
+        self._copies: list[tuple[np.ndarray, ...]] = []
 
     def take(self, calls: ApiCalls) -> None:
         """Surveys some calls."""

@@ -169,7 +169,7 @@ def _without_doubles(paths: list[Path]) -> list[Path]:
 
     x.nsys-rep and x.qdrep are two reports.
     """
-    order = (REPORT_SUFFIXES, ".sqlite", "_pqtdir", *PACKED_SUFFIXES)
+    order: tuple[str | tuple[str, ...], ...] = (REPORT_SUFFIXES, ".sqlite", "_pqtdir", *PACKED_SUFFIXES)
     # A parquet folder may have any name.
     kind_of = {path: next((n for n, end in enumerate(order) if path.name.endswith(end)), 2) for path in paths}
     best: dict[tuple[Path, str], int] = {}
