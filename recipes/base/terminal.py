@@ -38,7 +38,8 @@ def fitted(text: str, width: int) -> str:
 
 
 def _broken(line: str, width: int) -> list[str]:
-    mark = re.match(r" *(\d+\. |- )?", line)[0]
+    # An item's number or dash.
+    mark = re.findall(r"^ *(?:\d+\. |- )?", line)[0]
     # Columns of a table stand two spaces apart.
     if len(line) <= width or "  " in line[len(mark) :]:
         return [line]
