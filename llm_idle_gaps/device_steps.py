@@ -124,13 +124,18 @@ class DeviceSteps:
 def steps_of_devices(step_idle: pd.DataFrame, idle: pd.DataFrame, gaps: pd.DataFrame) -> list[DeviceSteps]:
     """One for each device in the tables of a run."""
     steps, rows = (dict(list(frame.groupby(["report", "device"], observed=True))) for frame in (step_idle, gaps))
+    rest = "before the first and after the last step"
+    if step_idle.duplicated(["report", "step"]).any():
+        rest += ", or while another GPU ran the step"
     return [
-        _steps_of(key, steps.get(key, step_idle.head(0)), whole, rows.get(key, gaps.head(0)))
+        _steps_of(key, steps.get(key, step_idle.head(0)), whole, rows.get(key, gaps.head(0)), rest)
         for key, whole in idle.groupby(["report", "device"])
     ]
 
 
-def _steps_of(key: tuple[str, int], step_idle: pd.DataFrame, idle: pd.DataFrame, gaps: pd.DataFrame) -> DeviceSteps:
+def _steps_of(
+    key: tuple[str, int], step_idle: pd.DataFrame, idle: pd.DataFrame, gaps: pd.DataFrame, rest: str
+) -> DeviceSteps:
     by_phase = idle.set_index("phase")
     total_ns, window_ns = by_phase.loc[ALL, "idle_ns"], by_phase.loc[ALL, "window_ns"]
     counted = step_idle[~step_idle["edge"].astype(bool)]
@@ -165,7 +170,7 @@ def _steps_of(key: tuple[str, int], step_idle: pd.DataFrame, idle: pd.DataFrame,
         after_ns=after_ns / len(chosen),
         gaps=gaps[gaps["step"].isin(chosen["step"])],
         between=_following(gaps[gaps["step"].isna()], step_idle, around),
-        elsewhere_ns=_elsewhere(step_idle, chosen, around, total_ns),
+        elsewhere_ns=_elsewhere(step_idle, chosen, around, total_ns, rest),
         total_idle_ns=total_ns,
         window_ns=window_ns,
         phase_idle_ns=float(by_phase.loc[phase, "idle_ns"]) if phase in by_phase.index else 0.0,
@@ -210,12 +215,14 @@ def _following(outside: pd.DataFrame, steps: pd.DataFrame, around: pd.DataFrame)
     return outside[(before >= 0) & (before < last) & follows[before]]
 
 
-def _elsewhere(steps: pd.DataFrame, chosen: pd.DataFrame, around: pd.DataFrame, total_ns: float) -> dict[str, float]:
-    """Idle ns in other phases' steps, after them, and the rest: before the first and after the last step."""
+def _elsewhere(
+    steps: pd.DataFrame, chosen: pd.DataFrame, around: pd.DataFrame, total_ns: float, rest: str
+) -> dict[str, float]:
+    """Idle ns in other phases' steps, after them, and what lies in no place of these, called `rest`."""
     others = steps[~steps["step"].isin(chosen["step"])]
     places = {f"in {phase} steps": some["idle_ns"].sum() for phase, some in others.groupby("phase")}
     places["after other steps"] = steps.loc[~steps["step"].isin(around["step"]), "idle_after_ns"].sum()
     inside_ns = steps["idle_ns"].sum() + steps["idle_after_ns"].sum()
     # Steps that overlap count idle time more than once.
-    places["before the first and after the last step"] = max(total_ns - inside_ns, 0)
+    places[rest] = max(total_ns - inside_ns, 0)
     return places

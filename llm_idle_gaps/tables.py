@@ -131,7 +131,11 @@ STEP_IDLE = Table(
         Column("idle_ns", "int64", "nothing ran on the device"),
         *_BY_CAUSE,
         _AFTER_SYNC,
-        Column("idle_after_ns", "int64", "idle between its end and the device's next step; null after the last"),
+        Column(
+            "idle_after_ns",
+            "int64",
+            "idle between its end and the device's next step, on all of their GPUs; null after the last",
+        ),
         *_LAUNCHES,
     ),
     sort=(("report", "ascending"), ("device", "ascending"), ("step", "ascending")),

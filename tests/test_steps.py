@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from conftest import FIXTURES, REPORTS, nsight
+from llm_idle_gaps.analysis import Settings as IdleSettings
+from llm_idle_gaps.analysis import analyse as idle_gaps
 from recipes.capture.capture import ALL, Capture
 from recipes.events.gpu_work import Span
 from recipes.report.report import open_export
@@ -386,6 +388,9 @@ def test_step_on_several_gpus_ends_with_its_last_and_begins_with_its_first(make_
     assert projection.device.tolist() == [0, 0, 0, 1, 1, 1]
     assert projection.period_ns.tolist() == [230, 230, NONE] * 2
     assert projection.between_ns.tolist() == [30, 30, NONE] * 2
+    # GPU 0 is idle for 130 after each step, of which the step takes 100 on GPU 1.
+    told = idle_gaps(read(path), IdleSettings()).tables["step_idle"].to_pandas()
+    assert told["idle_after_ns"].fillna(NONE).tolist() == [30, 30, NONE] * 2
 
 
 def test_marks_and_domains_are_no_ranges(made):

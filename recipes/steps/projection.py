@@ -52,13 +52,18 @@ class Projection:
         """From the end of each step to the start of its process's next one, int64: the last end on any device and the
         first start on any, so that a step's way through several GPUs is no time between steps. 0 where steps overlap,
         NONE for the last."""
+        first_ns, last_ns = self.whole_steps()
+        between_ns = _until_next(self.next_entry, last_ns, first_ns)
+        return np.where(self.next_entry == NONE, NONE, np.maximum(between_ns, 0))
+
+    def whole_steps(self) -> tuple[np.ndarray, np.ndarray]:
+        """Of each entry's step the first start and the last end on any device, int64."""
         _, place = np.unique(self.step, return_inverse=True)
         first_ns = np.full(len(self), np.iinfo(np.int64).max)
         last_ns = np.full(len(self), np.iinfo(np.int64).min)
         np.minimum.at(first_ns, place, self.start_ns)
         np.maximum.at(last_ns, place, self.end_ns)
-        between_ns = _until_next(self.next_entry, last_ns[place], first_ns[place])
-        return np.where(self.next_entry == NONE, NONE, np.maximum(between_ns, 0))
+        return first_ns[place], last_ns[place]
 
 
 def _until_next(next_entry: np.ndarray, from_ns: np.ndarray, to_ns: np.ndarray) -> np.ndarray:
