@@ -72,16 +72,17 @@ def _late(kernels: pd.DataFrame, found: Collectives, late: Late) -> LateRank:
     here = place >= 0 if late.places is None else np.isin(place, late.places)
     steps = max(len(np.unique(found.vote[::size][place >= 0])), 1)
     mine = kernels.iloc[found.rows]
-    more = {}
+    more: list[float] = []
     for name in ("work_before_ns", "idle_before_ns"):
         before_ns = mine[name].to_numpy(dtype=float).reshape(-1, size)[here]
         others_ns = (before_ns.sum(axis=1) - before_ns[:, late.member]) / (size - 1)
         # The first kernel of a report has nothing before it.
-        more[name] = float(np.nansum(before_ns[:, late.member] - others_ns)) / steps
+        more.append(float(np.nansum(before_ns[:, late.member] - others_ns)) / steps)
+    work_ns, idle_ns = more
     exposed = mine["exposed_ns"].sum() >= _EXPOSED * mine["duration_ns"].sum()
-    reason = _reason(*more.values()) if exposed else None
+    reason = _reason(work_ns, idle_ns) if exposed else None
     places = None if late.places is None else tuple(one // found.phases + 1 for one in late.places)
-    return LateRank(int(found.members[late.member]), late.cost_ns, *more.values(), reason, places)
+    return LateRank(int(found.members[late.member]), late.cost_ns, work_ns, idle_ns, reason, places)
 
 
 def _reason(work_ns: float, idle_ns: float) -> str | None:
