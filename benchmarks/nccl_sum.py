@@ -27,7 +27,8 @@ def matching(collectives: int) -> float:
         {
             "nth_step": np.arange(collectives) // 100, "start_ns": np.arange(collectives) * 1_000,
             "duration_ns": random.integers(100, 900, collectives), "phase": "decode", "name": "k",
-            "operation": "all_reduce", "communicator": "a", "clock_ns": 0, "clock_known": True, "edge": False,
+            "operation": "all_reduce", "communicator": "a", "stream": 7, "clock_ns": 0, "clock_known": True,
+            "edge": False,
         }
     )  # fmt: skip
     both = pd.concat([one.assign(report=0), one.assign(report=1)], ignore_index=True)

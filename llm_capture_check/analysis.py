@@ -17,7 +17,7 @@ from recipes.findings.profiler_overhead import overhead_share
 from recipes.findings.registry import CAPTURE, find, in_order, without_effects
 from recipes.findings.step_times import StepTimes
 from recipes.findings.subject import Subject
-from recipes.report import schema
+from recipes.report.facts import session_start_ns
 from recipes.run.recipe import Analysis
 
 
@@ -56,15 +56,14 @@ def _capture(subject: Subject) -> dict:
     capture, work, survey, times = subject.capture, subject.capture.work, subject.capture.survey, subject.times
     known = [process for process in subject.capture.processes if process.uses_cuda and not process.traced_elsewhere]
     begin_ns, end_ns = (int(work.start_ns.min()), int(work.end_ns.max())) if len(work) else (None, None)
-    epoch = next(iter(capture.report.read(schema.SESSION, ["utc_epoch_ns"])["utc_epoch_ns"].to_pylist()), None)
-    placed = epoch is not None and begin_ns is not None
+    epoch = session_start_ns(capture.report)
     return {
         "session": subject.options.get("PROFILING_SESSION_UUID") or None,
         "world_size": subject.facts.world_size,
         "engine": None if subject.engine == ANY else subject.engine,
-        "begin_utc_ns": epoch + begin_ns if placed else None,
-        "end_utc_ns": epoch + end_ns if placed else None,
-        "window_ns": end_ns - begin_ns if len(work) else None,
+        "begin_utc_ns": None if epoch is None or begin_ns is None else epoch + begin_ns,
+        "end_utc_ns": None if epoch is None or end_ns is None else epoch + end_ns,
+        "window_ns": None if begin_ns is None or end_ns is None else end_ns - begin_ns,
         "devices": len(np.unique(work.device)),
         "cuda_processes": len(known),
         "working_processes": sum(process.working for process in known),

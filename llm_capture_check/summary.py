@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from recipes.base.terminal import text_width
 from recipes.base.text_table import shortened, text_table
 from recipes.base.units import format_ms, format_share
 from recipes.findings.finding import ERROR, INFO, SEVERITIES, WARN, worst
@@ -82,7 +83,12 @@ def _told(rows: Sequence[Row]) -> list[str]:
 def _wrapped(text: str) -> list[str]:
     """A text in lines that fit a terminal; names and commands are not broken."""
     return textwrap.wrap(
-        text, _WIDTH, subsequent_indent=" " * 8, drop_whitespace=True, break_long_words=False, break_on_hyphens=False
+        text,
+        min(text_width(_WIDTH), _WIDTH),
+        subsequent_indent=" " * 8,
+        drop_whitespace=True,
+        break_long_words=False,
+        break_on_hyphens=False,
     )
 
 

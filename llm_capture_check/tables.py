@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from recipes.base.tables import REPORT_KEYS, Column, Table
+from recipes.capture.edges import EDGE_REASON
 from recipes.findings.finding import Finding
 
 _BY_REPORT = (("report", "ascending"), ("rank", "ascending"))
@@ -111,12 +112,11 @@ STEP_TIMES = Table(
         Column("step", "int64", "number of the step in the report"),
         Column("phase", "string", "phase of the step"),
         Column("batch", "int64", "sequences in the step; null if not known"),
-        Column("edge", "bool", "may be incomplete; excluded from medians"),
+        Column("edge", "bool", "not representative; excluded from medians and means"),
+        EDGE_REASON,
         Column("start_ns", "int64", "first start of its operations"),
         Column("duration_ns", "int64", "first start to last end"),
-        Column(
-            "period_ns", "int64", "start to start of the next step (inter-token latency in decode); null for the last"
-        ),
+        Column("period_ns", "int64", "start to start of the next step; null for the last"),
         Column("operations", "int64", "operations in it"),
         Column("gemm_ns", "int64", "summed GEMM durations, a proxy for the GPU clock"),
     ),

@@ -5,29 +5,29 @@ All functions are pure: a capture in, tables out.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from llm_decode_floor.batches import with_batch
 from llm_decode_floor.phase_floors import FloorSettings, floor_columns, left_whole, rate, split_at_floor
-from llm_decode_floor.tables import FLOOR, LAYERS, PHASES, STEP_PARTS, STEPS
+from llm_decode_floor.tables import FLOOR, LAYERS, PHASES, QUANTILES, STEP_PARTS, STEPS, TIMES
+from llm_decode_floor.training import is_training, optimizer_names
 from llm_decode_floor.waterfall import step_parts
 from recipes.base.memory import sums
 from recipes.base.tables import Table
 from recipes.capture.capture import Capture
 from recipes.events.launch_state import graph_launches, launch_counts, launch_state
-from recipes.kernels.work_families import passes
 from recipes.run.recipe import Analysis
 from recipes.steps.projection import NONE, Projection, launches_of_entries
 from recipes.steps.steps import Steps
 
-#: The part beyond a step's duration, up to its period.
+#: The part beyond a step's duration: from its end on all of its GPUs to the next step's start on any.
 BETWEEN_STEPS = "between_steps"
-QUANTILES = (10, 50, 90, 99)
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,14 @@ def analyse(capture: Capture, settings: Settings) -> Analysis:
     steps, told = with_batch(capture.steps, settings.floor.batch)
     names = capture.families(settings.families)
     family = names.of_name[work.name]
-    in_passes = passes(work.kind, names.communicating(work.name))
-    parts = step_parts(capture, projection, family, in_passes, names.families)
+    parts = step_parts(capture, projection, family, names)
     step_rows = _step_rows(capture, steps, parts)
     launched = _launch_states(capture)
     phase_rows = [{**_phase_row(step_rows, *group), **launched(group[1])} for group in _groups(step_rows).items()]
+    optimizing = optimizer_names(work.names, [names.families[code] for code in names.of_name.tolist()])
+    optimized = np.unique(projection.of_operation[optimizing[work.name]])
+    for row in phase_rows:
+        row["trains"] = is_training(_entries(capture, steps, row), optimized)
     rated = rate(capture, phase_rows, settings.floor)
     doubts: dict[str, str] = {}
     for one in rated:
@@ -66,7 +69,13 @@ def analyse(capture: Capture, settings: Settings) -> Analysis:
     }
     remarks = dict.fromkeys(remark for one in rated for remark in one.remarks)
     built = {table.name: table.of_report(columns) for table, columns in tables.items()}
-    return Analysis(built, [*told, *remarks, *doubts.values()])
+    floors = {floor_key(one.row): one.floor for one in rated if one.floor is not None}
+    return Analysis(built, [*told, *remarks, *doubts.values()], floors)
+
+
+def floor_key(row: Mapping[str, Any]) -> tuple[int, str, int | None]:
+    """What a row of PHASES or FLOOR is about: device, phase and batch."""
+    return int(row["device"]), row["phase"], None if pd.isna(row["batch"]) else int(row["batch"])
 
 
 def _entries(capture: Capture, steps: Steps, row: dict[str, Any]) -> np.ndarray:
@@ -97,19 +106,15 @@ def _step_rows(capture: Capture, steps: Steps, parts: dict) -> dict[str, Any]:
         "end_ns": [*projection.end_ns.tolist(), *none],
         "duration_ns": [*projection.duration_ns.tolist(), *none],
         "period_ns": [*(None if value == NONE else value for value in projection.period_ns.tolist()), *none],
+        "itl_ns": [*(None if value == NONE else value for value in projection.itl_ns.tolist()), *none],
         "busy_ns": [*(projection.duration_ns - idle_ns).tolist(), *none],
         "idle_ns": [*np.asarray(idle_ns).tolist(), *none],
         "operations": [*projection.operations.tolist(), *([0] * len(silent))],
         "launches": [*_launches(capture, projection).tolist(), *([0] * len(silent))],
         "edge": capture.edge[step],
+        "edge_reason": capture.edge_reason[step],
         "inferred": np.full(len(step), steps.inferred),
     }
-
-
-def _between_steps(projection: Projection) -> np.ndarray:
-    """From the end of a step to the next step's start; nothing where steps overlap or none follows."""
-    rest_ns = projection.period_ns - projection.duration_ns
-    return np.where((projection.period_ns == NONE) | (rest_ns < 0), 0, rest_ns)
 
 
 def _launches(capture: Capture, projection: Projection) -> np.ndarray:
@@ -123,7 +128,7 @@ def _launch_states(capture: Capture) -> Callable[[list[int]], dict[str, Any]]:
     """What gives the launch columns of PHASES for some rows of STEPS that have work."""
     projection, from_graph = capture.projection, graph_launches(capture.report, capture.launches)
     counts = launch_counts(capture.work, capture.launches, from_graph, projection.of_operation, len(projection))
-    lost = capture.lost_graph_launches > np.count_nonzero(from_graph)
+    lost = bool(capture.lost_graph_launches > np.count_nonzero(from_graph))
 
     def columns(rows: list[int]) -> dict[str, Any]:
         # Rows of steps with work are the entries of the projection.
@@ -137,7 +142,7 @@ def _part_rows(capture: Capture, projection: Projection, parts: dict[str, np.nda
     """The columns of STEP_PARTS: the parts that are not nothing."""
     device = np.array(capture.work.devices.numbers, dtype=np.int64)[projection.device] if len(projection) else []
     columns: dict[str, list] = {"device": [], "step": [], "part": [], "time_ns": []}
-    for part, values in {**parts, BETWEEN_STEPS: _between_steps(projection)}.items():
+    for part, values in {**parts, BETWEEN_STEPS: np.maximum(projection.between_ns, 0)}.items():
         used = np.flatnonzero(values)
         columns["device"] += np.asarray(device)[used].tolist()
         columns["step"] += projection.step[used].tolist()
@@ -146,7 +151,7 @@ def _part_rows(capture: Capture, projection: Projection, parts: dict[str, np.nda
     return columns
 
 
-def _layer_rows(capture: Capture) -> dict[str, list]:
+def _layer_rows(capture: Capture) -> dict[str, Any]:
     """The columns of LAYERS: work in steps that lies in a range inside its step."""
     work, layers, step = capture.work, capture.layers, capture.attribution.step
     rows = np.flatnonzero((layers.of_operation >= 0) & (step >= 0))
@@ -180,7 +185,7 @@ def _groups(rows: dict[str, Any]) -> dict[tuple, list[int]]:
 def _phase_row(rows: dict[str, Any], key: tuple, members: list[int]) -> dict[str, Any]:
     """One row of PHASES; beside it the medians of tokens and kv_tokens, None where a step does not tell."""
     row: dict[str, Any] = {**dict(zip(("device", "phase", "batch"), key, strict=True)), "steps": len(members)}
-    for what in ("duration", "period"):
+    for what in TIMES:
         times = [rows[f"{what}_ns"][member] for member in members if rows[f"{what}_ns"][member] is not None]
         for quantile in QUANTILES:
             row[f"{what}_p{quantile}_ns"] = round(np.percentile(times, quantile)) if times else None

@@ -19,7 +19,7 @@ def with_batch(steps: Steps, batch: int | None) -> tuple[Steps, list[str]]:
     meanings, remarks = list(steps.meanings), []
     for phase in (*DECODE_PHASES, *COMPUTE_PHASES):
         mine = [number for number, meaning in enumerate(meanings) if meaning.phase == phase]
-        told = sorted({meanings[number].batch for number in mine} - {None})
+        told = sorted({of for number in mine if (of := meanings[number].batch) is not None})
         if len(told) > 1:
             which = ", ".join(map(str, told))
             remarks.append(f"{phase}: the ranges tell batches {which}; --batch {batch} is not taken for all of them")

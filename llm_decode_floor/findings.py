@@ -13,6 +13,8 @@ from recipes.findings.registry import cannot_tell, make
 
 #: A part below this share of the step is not worth a finding.
 _WORTH = 0.02
+#: A GPU that works so much of a step has nothing to gain from CUDA graphs; a launch takes no longer, traced or not.
+_BUSY, _PER_LAUNCH_NS = 0.9, 100_000
 #: GEMMs within this share of what is attainable are near the floor.
 _NEAR = 0.05
 # What a CUDA graph takes away: the host has nothing to issue between kernels.
@@ -49,7 +51,7 @@ def graphs(step: MeanStep) -> Iterator[Finding]:
             "opaque_graphs",
             "CUDA graphs were traced as a whole: capture with --cuda-graph-trace=node to see the kernels inside",
         )
-    elif state in (OFF, PARTLY) and idle_ns > _WORTH * group["duration_ns"]:
+    elif state in (OFF, PARTLY) and _launch_bound(step, idle_ns):
         causes = [(cause, _idle(parts, cause)) for cause in _HOST_IDLE]
         told = ", ".join(f"{cause} {format_ns(time)}" for cause, time in sorted(causes, key=lambda c: -c[1]) if time)
         yield step.found(
@@ -69,6 +71,14 @@ def graphs(step: MeanStep) -> Iterator[Finding]:
         )
     elif state == UNKNOWN:
         yield cannot_tell("graphs_off", "launches, or the work of graphs, were not recorded")
+
+
+def _launch_bound(step: MeanStep, idle_ns: float) -> bool:
+    """Whether the host's launches are what the GPU waits for: not where it works nearly all the time, nor where so much
+    idle time comes on a launch that few large gaps hold it (llm_idle_gaps tells which)."""
+    group, total_ns = step.group, sum(time for part, time in step.parts.items() if part.startswith("idle_"))
+    busy = total_ns < (1 - _BUSY) * group["duration_ns"]
+    return not busy and _WORTH * group["duration_ns"] < idle_ns < _PER_LAUNCH_NS * max(group["launches"], 1)
 
 
 def sync(step: MeanStep) -> Iterator[Finding]:

@@ -127,7 +127,7 @@ for _, row in totals.sort_values(["other", "total"], ascending=[True, False]).he
 
 # %% [markdown]
 # ## Durations and periods over time
-# Dots are projected durations, crosses are periods (start to start: inter-token latency in decode). Edge steps are
+# Dots are projected durations, crosses are periods (start to start). Edge steps are
 # left out.
 
 # %%

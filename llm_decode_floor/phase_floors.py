@@ -13,8 +13,10 @@ from recipes.capture.capture import Capture
 from recipes.kernels.hardware import Bandwidth, bandwidth, choose_gpu, find_gpu
 from recipes.models.decode_floor import ATTAINABLE, Floor, Step, below_floor, floor_of, flop_utilisation
 from recipes.models.flop import prefill_flop, train_flop
+from recipes.models.kv_cache import Summed
+from recipes.models.layout import SINGLE, Layout
 from recipes.models.model import Model
-from recipes.models.model_bytes import SINGLE, Layout
+from recipes.models.number_formats import wide_dtype
 from recipes.report import schema
 from recipes.steps.phases import COMPUTE_PHASES, DECODE_PHASES
 
@@ -37,7 +39,10 @@ class FloorSettings:
 
 @dataclass(frozen=True)
 class Rated:
-    """A phase and batch on a device: its row of PHASES, its floor (None without model or batch), bandwidth, peak."""
+    """A phase and batch on a device: its row of PHASES, its floor, bandwidth and peak.
+
+    The floor is None without a model and for steps that train.
+    """
 
     row: dict[str, Any]
     floor: Floor | None
@@ -71,10 +76,10 @@ def rate(capture: Capture, phase_rows: list[dict[str, Any]], settings: FloorSett
         name = gpus.get(row["device"], {}).get("name")
         found = _bandwidth(gpus.get(row["device"], {}), settings)
         peak = _peak(name, settings)
-        if row["phase"] in DECODE_PHASES:
+        if row["phase"] in DECODE_PHASES and not row["trains"]:
             context, floor = _decode_floor(row, found, settings)
             rated.append(Rated(row, floor, found, peak, floor.flop if floor else None, context))
-        elif row["phase"] in COMPUTE_PHASES:
+        elif row["phase"] in (*DECODE_PHASES, *COMPUTE_PHASES):
             rated.append(Rated(row, None, found, peak, _compute_flop(row, settings), settings.context))
     return rated
 
@@ -102,26 +107,30 @@ def _peak(name: str | None, settings: FloorSettings) -> float | None:
     gpu = choose_gpu(settings.gpu) if settings.gpu else find_gpu(name)
     if gpu is None or settings.model is None:
         return None
-    return gpu.peak(settings.model.dtype)
+    # A GPU without a unit for the type widens the weights and multiplies in the model's own.
+    return gpu.peak(settings.model.gemm_dtype) or gpu.peak(wide_dtype(settings.model.dtype))
 
 
 def _decode_floor(row: dict[str, Any], found: Bandwidth, settings: FloorSettings) -> tuple[float | None, Floor | None]:
-    """The context taken, and the floor; no floor without a model or without a batch."""
-    batch = row["batch"]
-    kv_tokens, tokens = row.get("kv_tokens"), row.get("tokens")
+    """The mean context taken, and the floor; no floor without a model, that of the weights alone without a batch."""
+    batch, kv_tokens = row["batch"], row.get("kv_tokens")
     context = settings.context
     if context is None and kv_tokens and batch:
         context = kv_tokens / batch
-    if settings.model is None or not batch:
+    if settings.model is None:
         return context, None
-    step = step_of(batch, context, tokens, settings)
+    step = step_of(batch, kv_tokens, row.get("tokens"), settings)
     return context, floor_of(settings.model, step, found.bytes_per_s, settings.layout, settings.attainable)
 
 
-def step_of(batch: float, context: float | None, tokens: float | None, settings: FloorSettings) -> Step:
-    """A decode step, of which the ranges tell `tokens` new tokens in all or None."""
-    each = settings.tokens_per_step or (max(tokens / batch, 1) if tokens else 1)
-    return Step(batch, context, each, settings.kv_dtype)
+def step_of(batch: float | None, kv_tokens: float | None, tokens: float | None, settings: FloorSettings) -> Step:
+    """A decode step, of which the ranges tell `kv_tokens` in all caches and `tokens` new tokens in all, or None.
+
+    The context that the user gives is that of each sequence; ranges tell the sum, whose split is not known.
+    """
+    each = settings.tokens_per_step or (max(tokens / (batch or 1), 1) if tokens else 1)
+    context = settings.context if settings.context or not kv_tokens else Summed(kv_tokens)
+    return Step(batch or None, context, each, settings.kv_dtype)
 
 
 def _compute_flop(row: dict[str, Any], settings: FloorSettings) -> float | None:
@@ -146,7 +155,7 @@ def _floor_row(rated: Rated) -> dict[str, Any]:
     row, floor, duration_ns = rated.row, rated.floor, rated.row["duration_p50_ns"]
     floor_ns = floor.floor_ns if floor else None
     peak, flop, width = rated.peak_flop_per_s, rated.flop, rated.bandwidth.bytes_per_s
-    ratio = floor.ratio(duration_ns) if floor_ns and duration_ns else None
+    ratio = floor.ratio(duration_ns) if floor and floor_ns and duration_ns else None
     mfu = flop / (duration_ns * 1e-9 * peak) if flop and peak and duration_ns else None
     return {
         "device": row["device"],
@@ -154,10 +163,12 @@ def _floor_row(rated: Rated) -> dict[str, Any]:
         "batch": row["batch"],
         "context": _whole(rated.context),
         "weight_bytes": _whole(floor.weight_bytes if floor else None),
+        "expected_weight_bytes": _whole(floor.expected_weight_bytes if floor else None),
         "kv_bytes": _whole(floor.kv_bytes if floor else None),
         "bandwidth_bytes_per_s": None if width is None else float(width),
         "bandwidth_source": rated.bandwidth.source or None,
         "floor_ns": _whole(floor_ns),
+        "expected_floor_ns": _whole(floor.expected_floor_ns if floor else None),
         "attainable_ns": _whole(floor.attainable_ns if floor else None),
         "duration_p50_ns": duration_ns,
         "period_p50_ns": row["period_p50_ns"],

@@ -15,8 +15,9 @@ from recipes.base.tables import Table
 from recipes.kernels import families
 from recipes.models.config_file import preset_names
 from recipes.models.decode_floor import ATTAINABLE
-from recipes.models.model import Model, load_model, opaque_model
-from recipes.models.model_bytes import Layout
+from recipes.models.layout import Layout
+from recipes.models.model import Model
+from recipes.models.read_model import load_model, opaque_model
 from recipes.run.options import Add, step_time
 
 __all__ = ["COMBINED", "NAME", "TABLES", "add_options", "analyse", "notebook_tables", "settings", "summarise"]

@@ -4,23 +4,33 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from llm_decode_floor.analysis import BETWEEN_STEPS, Settings
+from llm_decode_floor.analysis import BETWEEN_STEPS, Settings, floor_key
 from llm_decode_floor.findings import MeanStep
-from llm_decode_floor.phase_floors import step_of
 from recipes.base.text_table import shortened, text_table
 from recipes.base.units import format_count, format_ms, format_ns, format_share
 from recipes.findings.finding import most_recoverable
 from recipes.findings.registry import FLOOR, find
-from recipes.models.decode_floor import Floor, floor_of
+from recipes.models.decode_floor import Floor
 from recipes.run.recipe import Told
+from recipes.steps.engine_time import engine_step_ns
 from recipes.steps.phases import DECODE_PHASES
 
 _KEYS = ["report", "device", "phase", "batch"]
 _SHOWN_GROUPS = 12
 _SHOWN_LAYERS = 6
+#: Times of a phase by heading, and from how many steps on: a quantile between two steps says nothing that they do not.
+_SHOWN_TIMES = {
+    "p50 ms": ("duration_p50", 1),
+    "p90 ms": ("duration_p90", 5),
+    "p99 ms": ("duration_p99", 20),
+    "period ms": ("period_p50", 1),
+    "ITL p50 ms": ("itl_p50", 1),
+    "ITL p99 ms": ("itl_p99", 20),
+}
 #: The notebook shows so many steps at most; more are thinned out evenly.
 _NOTEBOOK_STEPS = 3000
 
@@ -33,14 +43,24 @@ def summarise(tables: dict[str, pa.Table], settings: Settings, told: Told) -> st
     floors = tables["floor"].to_pandas()
     steps = _counted_steps(tables)
     lead = _leading(phases)
-    group = _group(lead, floors, steps, settings)
+    group = _group(lead, floors, steps, settings, told)
     parts = _mean_parts(tables, steps, lead)
     lines = [_verdict(lead, group, tables), "{quality}", "", _phase_table(phases, floors)]
     name = _name(lead) + _place(lead, tables)
     lines += ["", _part_table(parts, name), *_layer_table(tables, lead), ""]
-    found = most_recoverable(find(FLOOR, MeanStep(group, parts)))
+    found = most_recoverable(find(FLOOR, MeanStep(group, _as_expected(parts, group["floor"]))))
     lines += [f"{number}. {finding.message}" for number, finding in enumerate(found, 1)]
     return "\n".join([*lines, *_remarks(group)])
+
+
+def _as_expected(parts: dict[str, float], floor: Floor | None) -> dict[str, float]:
+    """The parts with the GEMMs split at what uniform routing reads: the fewest experts are no yardstick for kernels."""
+    expected = None if floor is None else floor.expected_weight_bytes
+    if floor is None or not expected or "weights_floor" not in parts:
+        return parts
+    at_floor, above = parts["weights_floor"], parts.get("gemm_above_floor", 0)
+    more = min(max(at_floor * expected / floor.weight_bytes - at_floor, 0), above)
+    return {**parts, "weights_floor": at_floor + more, "gemm_above_floor": above - more}
 
 
 def _nothing(tables: dict[str, pa.Table]) -> str:
@@ -75,11 +95,14 @@ def _leading(phases: pd.DataFrame) -> pd.Series:
     return among.loc[(among["steps"] * among["duration_p50_ns"]).idxmax()]
 
 
-def _group(lead: pd.Series, floors: pd.DataFrame, steps: pd.DataFrame, settings: Settings) -> dict[str, Any]:
+def _group(
+    lead: pd.Series, floors: pd.DataFrame, steps: pd.DataFrame, settings: Settings, told: Told
+) -> dict[str, Any]:
     mine = steps[_same(steps, lead)]
     rows = floors[_same(floors, lead)]
-    row = None if rows.empty else rows.iloc[0]
-    floor = None if row is None or pd.isna(row["floor_ns"]) else _floor_again(row, mine, settings)
+    row: Any = None if rows.empty else rows.iloc[0]
+    known = row is not None and not pd.isna(row["floor_ns"])
+    floor: Floor | None = told.by_report[lead["report"]][floor_key(row)] if known else None
     return {
         "duration_ns": lead["duration_p50_ns"],
         "operations": mine["operations"].median(),
@@ -89,23 +112,25 @@ def _group(lead: pd.Series, floors: pd.DataFrame, steps: pd.DataFrame, settings:
         "floor": floor,
         "row": row,
         "step_time_ns": settings.floor.step_time_ns,
+        "engine_step_ns": _engine_step_ns(lead, mine, steps),
         "inferred": bool(mine["inferred"].any()),
         "has_model": settings.floor.model is not None,
         "report": lead["report"],
         "device": int(lead["device"]),
         "phase": lead["phase"],
-        "decodes": lead["phase"] in DECODE_PHASES,
+        "decodes": lead["phase"] in DECODE_PHASES and not _trains(row, settings),
     }
 
 
-def _floor_again(row: pd.Series, steps: pd.DataFrame, settings: Settings) -> Floor:
-    """The floor of a row of FLOOR with all that is known of it, worked out again from the same inputs."""
-    chosen = settings.floor
-    context = None if pd.isna(row["context"]) else float(row["context"])
-    # As in the analysis: where one step does not tell its tokens, those of the others do not count.
-    tokens = None if steps["tokens"].isna().any() else steps["tokens"].median()
-    step = step_of(row["batch"], context, tokens, chosen)
-    return floor_of(chosen.model, step, row["bandwidth_bytes_per_s"], chosen.layout, chosen.attainable)
+def _trains(row: pd.Series | None, settings: Settings) -> bool:
+    """Whether a decode phase has no weights to read although the model is known: its steps train."""
+    return settings.floor.model is not None and row is not None and bool(pd.isna(row["weight_bytes"]))
+
+
+def _engine_step_ns(lead: pd.Series, mine: pd.DataFrame, steps: pd.DataFrame) -> float | None:
+    here = steps[(steps["report"] == lead["report"]) & (steps["device"] == lead["device"])]
+    periods = mine["period_ns"].to_numpy(dtype=float, na_value=np.nan)
+    return engine_step_ns(lead["phase"], set(here["phase"]), mine["start_ns"].to_numpy(), periods)
 
 
 def _mean_parts(tables: dict[str, pa.Table], steps: pd.DataFrame, lead: pd.Series) -> dict[str, float]:
@@ -141,6 +166,8 @@ def _verdict(lead: pd.Series, group: dict[str, Any], tables: dict[str, pa.Table]
         width = row["bandwidth_bytes_per_s"]
         cache = "" if pd.isna(row["kv_bytes"]) else f" + KV {format_ns(row['kv_bytes'] / width * 1e9)}"
         shortcut = f"; all weights would be {format_ns(floor.shortcut_ns)}" if floor.shortcut_ns else ""
+        if floor.expected_floor_ns and floor.expected_floor_ns > floor.floor_ns * 1.01:
+            shortcut = f"; {format_ns(floor.expected_floor_ns)} expected with uniform routing{shortcut}"
         text += (
             f"; floor {format_ns(row['floor_ns'])} at {width / 1e12:.3g} TB/s "
             f"(weights {format_ns(row['weight_bytes'] / width * 1e9)}{cache}{shortcut}): {row['ratio']:.2f}x"
@@ -162,13 +189,11 @@ def _phase_table(phases: pd.DataFrame, floors: pd.DataFrame) -> str:
         found = floors[_same(floors, row)]
         floor = None if found.empty else found.iloc[0]
         place = f"{row['report']} GPU {int(row['device'])} " if several else ""
-        # A quantile between two steps says nothing that they do not.
-        times = [row["duration_p50_ns"], *(row[f"duration_p{q}_ns"] if row["steps"] >= least else None
-                                           for q, least in ((90, 5), (99, 20))), row["period_p50_ns"]]  # fmt: skip
+        times = [row[f"{what}_ns"] if row["steps"] >= least else None for what, least in _SHOWN_TIMES.values()]
         rated = ("", "", "", "") if floor is None else (
             _ms(floor["floor_ns"]), _number(floor["ratio"], "x"), _mbu(floor), _percent(floor["mfu"]))  # fmt: skip
         rows.append([place + _name(row), f"{int(row['steps']):,}", *map(_ms, times), *rated])
-    head = ["phase", "steps", "p50 ms", "p90 ms", "p99 ms", "period ms", "floor ms", "ratio", "MBU", "MFU"]
+    head = ["phase", "steps", *_SHOWN_TIMES, "floor ms", "ratio", "MBU", "MFU"]
     used = [number for number in range(len(head)) if number < 3 or any(row[number] for row in rows)]
     table = text_table([head[n] for n in used], [[row[n] for n in used] for row in rows])
     more = [f"and {len(phases) - _SHOWN_GROUPS} more: see phases.parquet"] if len(phases) > _SHOWN_GROUPS else []
@@ -176,7 +201,7 @@ def _phase_table(phases: pd.DataFrame, floors: pd.DataFrame) -> str:
 
 
 def _ms(time_ns: float | None) -> str:
-    return "" if pd.isna(time_ns) else format_ms(time_ns)
+    return "" if time_ns is None or pd.isna(time_ns) else format_ms(time_ns)
 
 
 def _number(value: float, unit: str) -> str:
@@ -232,23 +257,28 @@ def _remarks(group: dict[str, Any]) -> list[str]:
     else:
         remarks += [f"{remark[:1].upper()}{remark[1:]}." for remark in group["floor"].remarks]
     if group["step_time_ns"]:
-        slower = group["duration_ns"] / group["step_time_ns"]
-        remarks.append(
-            f"Without the profiler a step takes {format_ns(group['step_time_ns'])}: the capture is {slower:.2f} times "
-            "as slow. All figures are of the capture, nothing is rescaled."
-        )
+        remarks.append(_without_profiler(group["engine_step_ns"], group["step_time_ns"]))
     return ["", *remarks] if remarks else []
 
 
+def _without_profiler(engine_step_ns: float | None, step_time_ns: float) -> str:
+    if engine_step_ns is None:
+        return "--step-time is not compared: that takes two steps, from the start of one to the next one's."
+    slower = engine_step_ns / step_time_ns
+    return (
+        f"Without the profiler a step takes {format_ns(step_time_ns)}, in the capture {format_ns(engine_step_ns)} "
+        f"start to start: {slower:.2f} times that. All figures are of the capture, nothing is rescaled."
+    )
+
+
 def _why_no_floor(group: dict[str, Any]) -> str:
-    row = group["row"]
+    if group["has_model"] and group["phase"] in DECODE_PHASES and not group["decodes"]:
+        return "No floor: optimizer kernels run in these steps, so they train; a decode floor is not theirs."
     if group["phase"] not in DECODE_PHASES:
         return "No floor: no phase here is a decode phase, and only those read all weights for a few tokens."
     if not group["has_model"]:
         return "No floor without a model: give --model (a config.json, its folder or a preset name)."
-    if row is not None and pd.isna(row["bandwidth_bytes_per_s"]):
-        return "No floor: the GPU's bandwidth is unknown; give --gpu or --bandwidth."
-    return "No floor: the batch is unknown; give --batch."
+    return "No floor: the GPU's bandwidth is unknown; give --gpu or --bandwidth."
 
 
 def notebook_tables(tables: dict[str, pa.Table]) -> dict[str, pa.Table]:

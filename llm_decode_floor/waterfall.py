@@ -13,6 +13,7 @@ from recipes.events.gpu_work import GpuWork
 from recipes.events.host_activity import HostActivity
 from recipes.events.idle import CAUSES, find_gaps, split_by_cause, sum_inside
 from recipes.events.launches import Launches
+from recipes.kernels.work_families import NameFamilies, exposed_ns, passes
 from recipes.steps.projection import Projection
 
 #: Work of others on the device while the step runs: of another step, another process, or outside any step.
@@ -20,15 +21,21 @@ OTHER_WORK = "other_work"
 
 
 def step_parts(
-    capture: Capture, projection: Projection, family: np.ndarray, passes: Iterable[np.ndarray], families: list[str]
+    capture: Capture, projection: Projection, family: np.ndarray, names: NameFamilies
 ) -> dict[str, np.ndarray]:
     """The ns of each part per entry of the projection, int64, zeros included.
 
-    Each family's exclusive time (compute first, then copies, then communication, which leaves its exposed time),
-    the work of others, and idle by cause, as `idle_<cause>`. `family` is an index into `families` per operation.
+    Each family's exclusive time among the step's own work (compute first, then copies, then communication, of which
+    only what no other work on the device covers counts, whoever's that is), the work of others, and idle by cause, as
+    `idle_<cause>`. `family` is an index into `names.families` per operation.
     """
-    own = _exclusive_by_step(capture.work, projection, family, passes, len(families))
-    parts = {name: own[:, code] for code, name in enumerate(families)}
+    communicates = names.communicating(capture.work.name)
+    own = _exclusive_by_step(
+        capture.work, projection, family, passes(capture.work.kind, communicates), len(names.families)
+    )
+    if communicates.any():
+        own[:, names.families.index("communication")] = _exposed_by_step(capture.work, projection, communicates)
+    parts = {name: own[:, code] for code, name in enumerate(names.families)}
     idle = np.zeros((len(projection), len(CAUSES)), dtype=np.int64)
     host = capture.host_times
     for device in range(len(capture.work.devices.numbers)):
@@ -39,6 +46,11 @@ def step_parts(
     # The causes of a gap add up to it, so what is not idle is busy.
     parts[OTHER_WORK] = projection.duration_ns - idle.sum(axis=1) - own.sum(axis=1)
     return {**parts, **{f"idle_{cause}": idle[:, number] for number, cause in enumerate(CAUSES)}}
+
+
+def _exposed_by_step(work: GpuWork, projection: Projection, communicates: np.ndarray) -> np.ndarray:
+    rows = np.flatnonzero(communicates & (projection.of_operation >= 0))
+    return sums(projection.of_operation[rows], exposed_ns(work, communicates)[rows], len(projection))
 
 
 def _exclusive_by_step(

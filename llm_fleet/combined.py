@@ -17,6 +17,7 @@ from recipes import __version__
 from recipes.base.errors import PackError
 from recipes.base.tables import FILES, Table
 from recipes.base.units import format_count
+from recipes.run.outcomes import Tables
 from recipes.run.recipe import Recipe
 
 #: Above so many rows the reports of a run are not analysed together: it would take many GB of memory.
@@ -55,7 +56,7 @@ def _tables(dataset: Dataset, reports: pa.Table, version: str, settings: FleetSe
         kept = [table for table in recipe.COMBINED if settings.events or table.name not in EVENTS]
         empty: list[tuple[Table, pa.Table]] = [(table, table.schema().empty_table()) for table in map(in_dataset, kept)]
         try:
-            given, gpus = _given(dataset, reports, recipe) if kept else ({}, _GPUS.empty_table())
+            given, gpus = _given(dataset, reports, recipe) if kept else (Tables({}), _GPUS.empty_table())
             rows = recipe.combine(given, _files(reports), settings.parts[name]).tables if kept else {}
         except Exception as error:  # noqa: BLE001: one recipe must not take the others' tables away
             messages.append(f"{name}: {told(error)}")
@@ -76,7 +77,7 @@ def _tables(dataset: Dataset, reports: pa.Table, version: str, settings: FleetSe
     return [*found, (RUNS, RUNS.build({name: [value] for name, value in row.items()}))]
 
 
-def _given(dataset: Dataset, reports: pa.Table, recipe: Recipe) -> tuple[dict[str, pa.Table], pa.Table]:
+def _given(dataset: Dataset, reports: pa.Table, recipe: Recipe) -> tuple[Tables, pa.Table]:
     """A recipe's tables of all reports of a run, a report being called by its key; and the GPUs of their devices."""
     wanted = {table: in_dataset(table) for table in recipe.TABLES}
     rows = sum(dataset.count(table, reports) for table in wanted.values())
@@ -85,7 +86,7 @@ def _given(dataset: Dataset, reports: pa.Table, recipe: Recipe) -> tuple[dict[st
             f"{format_count(rows, 'row')} in {format_count(len(reports), 'report')} are too many to analyse "
             f"together; run {recipe.NAME} on some of the reports"
         )
-    tables, gpus = {}, [_GPUS.empty_table()]
+    tables, gpus = Tables({}), [_GPUS.empty_table()]
     for table, kept in wanted.items():
         read = dataset.read(kept, reports)
         columns = {name: read["report_key" if name == "report" else name] for name in table.names}

@@ -127,7 +127,7 @@ if len(steps):
         go.Scatter(name=name, x=group_of(steps), y=steps[f"period_{name}_ns"] / 1e6, mode="markers")
         for name in ("p50", "p99")
     ]
-    go.Figure(points, {"yaxis": {"title": "period (inter-token latency in decode), ms", "type": "log"}}).show()
+    go.Figure(points, {"yaxis": {"title": "period (step start to start), ms", "type": "log"}}).show()
 show("step_percentiles")
 
 # %% [markdown]

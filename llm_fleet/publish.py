@@ -134,6 +134,8 @@ def report_key(name: str, rank: int | None, host: str | None) -> str:
 
 def utc(epoch_ns: int | None) -> str | None:
     """A time in ns since 1970 as text that sorts: 2026-11-30T01:34:37Z. None for none, or one that no clock shows."""
+    if epoch_ns is None:
+        return None
     try:
         moment = datetime.fromtimestamp(epoch_ns // 10**9, timezone.utc)
     except (TypeError, ValueError, OverflowError, OSError):
@@ -177,15 +179,15 @@ def _digest(about: About, tables: Iterable[tuple[Table, pa.Table]]) -> str:
     return state.hexdigest()[:16]
 
 
-def _content(column: pa.ChunkedArray) -> Iterable[bytes | memoryview]:
+def _content(column: pa.ChunkedArray) -> Iterable[Any]:
     """Bytes that are equal when the values are, however they are held."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
-    whole = column.combine_chunks()
+    whole: Any = column.combine_chunks()
     yield np.packbits(whole.is_valid().to_numpy(zero_copy_only=False))
     if pa.types.is_string(whole.type):
         coded = whole.dictionary_encode()
         yield json.dumps(coded.dictionary.to_pylist()).encode()
         whole = coded.indices
-    yield memoryview(np.ascontiguousarray(pc.fill_null(whole, 0 if whole.type != pa.bool_() else False).to_numpy(
-        zero_copy_only=False))).cast("B")  # fmt: skip
+    values = pc.fill_null(whole, 0 if whole.type != pa.bool_() else False).to_numpy(zero_copy_only=False)
+    yield np.ascontiguousarray(values).view(np.uint8)

@@ -47,6 +47,7 @@ class _Steps:
     phase_of_entry: np.ndarray
     batches: list[int | None]
     edge: np.ndarray
+    edge_reason: np.ndarray
 
     def by_phase(self, of_entry: np.ndarray) -> np.ndarray:
         """Values of the entries, the last one of no step, summed by phase, int64."""
@@ -127,8 +128,8 @@ def _steps(capture: Capture) -> _Steps:
     projection = capture.projection
     phase_of_entry = np.append(steps.phase[projection.step], len(steps.phases)).astype(np.int64)
     batches = [meaning.batch for meaning in steps.meanings]
-    phases = [*steps.phases, OUTSIDE if len(projection) else ALL]
-    return _Steps(projection, phases, phase_of_entry, batches, capture.edge)
+    phases = [*steps.phases, OUTSIDE if len(steps) else ALL]
+    return _Steps(projection, phases, phase_of_entry, batches, capture.edge, capture.edge_reason)
 
 
 def _launched(capture: Capture, projection: Projection) -> list[dict[str, np.ndarray]]:
@@ -176,12 +177,10 @@ def _idle_columns(
         "gaps": tally.counts.sum(axis=(1, 2)),
         **{name: steps.by_phase(values) for name, values in launched.items()},
     }
-    # Without steps the whole window says it all.
-    shown = (
-        np.flatnonzero((window_ns > 0) | (columns["operations"] > 0))
-        if len(steps.projection)
-        else np.zeros(0, dtype=np.int64)
-    )
+    shown = np.flatnonzero((window_ns > 0) | (columns["operations"] > 0))
+    if steps.phases[-1] == ALL:
+        # Without steps the whole window says it all.
+        shown = shown[:0]
     return {
         "phase": [ALL, *(steps.phases[code] for code in shown.tolist())],
         **{name: np.append(values.sum(), values[shown]) for name, values in columns.items()},
@@ -193,7 +192,7 @@ def _histogram_columns(tally: Tally, steps: _Steps) -> dict[str, np.ndarray | li
     """The columns of HISTOGRAM for a device: bins with gaps, of the whole window and of each phase."""
     counts = np.concatenate([tally.counts.sum(axis=0, keepdims=True), tally.counts])
     time_ns = np.concatenate([tally.time_ns.sum(axis=0, keepdims=True), tally.time_ns])
-    if not len(steps.projection):
+    if steps.phases[-1] == ALL:
         counts = counts[:1]
     phase, cause, number = np.nonzero(counts)
     low_ns, high_ns = np.append(0, EDGES_NS), np.append(EDGES_NS, 0)
@@ -217,6 +216,7 @@ def _step_columns(steps: _Steps, tally: Tally, launched: dict[str, np.ndarray]) 
         "phase": [steps.phases[code] for code in steps.phase_of_entry[entries].tolist()],
         "batch": pa.array([steps.batches[number] for number in step.tolist()], pa.int64()),
         "edge": steps.edge[step],
+        "edge_reason": steps.edge_reason[step],
         "start_ns": projection.start_ns[entries],
         "duration_ns": projection.duration_ns[entries],
         "period_ns": pa.array(projection.period_ns[entries], mask=projection.period_ns[entries] == NONE),

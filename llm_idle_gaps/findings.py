@@ -6,11 +6,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from llm_idle_gaps.device_steps import HOST_CAUSES, WORTH, DeviceSteps
+from recipes.base.text_table import shortened
 from recipes.base.units import format_count, format_ns, format_share
 from recipes.events.launch_state import ON, UNKNOWN, WHOLE
 from recipes.findings.finding import Finding, Scope
 from recipes.findings.registry import cannot_tell, make
 
+#: A GPU that works so much of a step has nothing to gain from CUDA graphs.
+_BUSY = 0.9
+#: So many events are named; names are cut to so many characters.
+_EVENTS, _WIDTH = 3, 60
 #: Idle time elsewhere is worth a finding from this share of all idle time on.
 _MUCH = 0.2
 
@@ -54,6 +59,9 @@ def graphs(of: DeviceSteps) -> Iterator[Finding]:
         yield cannot_tell("graphs_off", "launches, or the work of graphs, were not recorded")
     if launched.graphs in (UNKNOWN, WHOLE):
         return
+    if launched.graphs != ON and (of.lost_work or not of.steps):
+        yield cannot_tell("graphs_off", "work of steps was not recorded" if of.lost_work else "no step is whole")
+        return
     calls = f"{format_count(mean['launched'], 'operation')} from {format_count(mean['launches'], 'launch call')}"
     if launched.graphs == ON:
         yield _found(
@@ -62,8 +70,36 @@ def graphs(of: DeviceSteps) -> Iterator[Finding]:
             f"{format_share(launched.in_graphs)} of the kernels; {format_ns(of.idle_ns('graph'))} idle between nodes",
             numbers={"in_graphs": launched.in_graphs, "idle_ns": of.idle_ns("graph")},
         )  # fmt: skip
-    elif idle_ns > WORTH * mean["duration_ns"]:
+    elif of.busy_share < _BUSY and not of.few_gaps and of.much(*(f"{cause}_ns" for cause in HOST_CAUSES)):
         yield _found(of, "graphs_off", _eager_text(of, calls, idle_ns), **_bounded(of, idle_ns))
+
+
+def largest_gap(of: DeviceSteps) -> Iterator[Finding]:
+    """What the host did in the one gap that holds most of the idle time of each step."""
+    if not of.few_gaps:
+        return
+    largest = of.largest
+    length_ns = float(largest["duration_ns"].median())
+    one = largest.iloc[(largest["duration_ns"] - length_ns).abs().argmin()]
+    held = isinstance(one["held_by"], str) and one["held_ns"] > one["duration_ns"] / 2
+    doing = f", in {one['held_by']}" if held else ", in no CUDA call" if one["cause"] == "host" else ""
+    doing += f", range {shortened(one['nvtx'], _WIDTH)}" if isinstance(one["nvtx"], str) else ""
+    yield _found(
+        of, "largest_gap",
+        f"One gap holds {format_ns(length_ns)} of the {format_ns(of.rows['idle_ns'].median())} idle {of.each} "
+        f"(medians): {one['cause']}{doing}, before {shortened(one['next'], _WIDTH)}: look at what the host "
+        f"does there first; {_bound(of, length_ns)}",
+        **_bounded(of, length_ns),
+    )  # fmt: skip
+
+
+def one_offs(of: DeviceSteps) -> Iterator[Finding]:
+    """The steps that one-off events hit, which are in no mean."""
+    if of.one_offs:
+        told = [f"step {step} ({event}) by {format_ns(time_ns)}" for step, event, time_ns in of.one_offs[:_EVENTS]]
+        more = f" and {len(of.one_offs) - _EVENTS} more" if len(of.one_offs) > _EVENTS else ""
+        text = f"One-off events made longer, and are left out of everything here: {', '.join(told)}{more}"
+        yield _found(of, "one_off", text, numbers={"time_ns": of.one_offs[0][2]})
 
 
 def _eager_text(of: DeviceSteps, calls: str, idle_ns: float) -> str:
@@ -85,7 +121,7 @@ def sync(of: DeviceSteps) -> Iterator[Finding]:
     """What waiting for the GPU on the host costs."""
     # Not only the time inside the call: when it returns the GPU has run dry, and what follows is host and launch.
     idle_ns = of.mean["after_sync_ns"]
-    if idle_ns > WORTH * of.mean["duration_ns"]:
+    if of.waits_inside:
         calls = of.gaps.groupby("sync_call", observed=True)["duration_ns"].sum()
         named = f" in {calls.idxmax()}" if len(calls) else ""
         # Without waiting the host would be ahead for all that follows too.
@@ -122,7 +158,7 @@ def outside(of: DeviceSteps) -> Iterator[Finding]:
 def queued(of: DeviceSteps) -> Iterator[Finding]:
     """Idle time behind launches that were issued."""
     idle_ns = of.idle_ns("queued")
-    if idle_ns > WORTH * of.mean["duration_ns"]:
+    if of.much("queued_ns"):
         yield _found(
             of, "queued",
             f"{format_ns(idle_ns)} {of.each} pass although the next operation was issued: a dependency between "
@@ -134,7 +170,7 @@ def queued(of: DeviceSteps) -> Iterator[Finding]:
 def profiler(of: DeviceSteps) -> Iterator[Finding]:
     """Idle time that is the profiler's."""
     idle_ns = of.idle_ns("profiler")
-    if idle_ns > WORTH * of.mean["duration_ns"]:
+    if of.much("profiler_ns"):
         text = f"{format_ns(idle_ns)} {of.each} are the profiler's own: not there without it"
         yield _found(of, "profiler_idle", text, numbers={"idle_ns": idle_ns})
 
@@ -142,11 +178,11 @@ def profiler(of: DeviceSteps) -> Iterator[Finding]:
 def unknown(of: DeviceSteps) -> Iterator[Finding]:
     """Idle time of which the launch is not known."""
     idle_ns = of.idle_ns("unknown")
-    if idle_ns > WORTH * of.mean["duration_ns"]:
+    if of.much("unknown_ns"):
         yield _found(
             of, "unknown_launches",
-            f"The launches behind {format_ns(idle_ns)} {of.each} of idle time were not recorded, so its cause is not "
-            "known: capture whole processes, with -t cuda,nvtx",
+            f"What ended {format_ns(idle_ns)} {of.each} of idle time has no launch in the report (not recorded, or the "
+            "driver moved pages), so its cause is not known: capture whole processes, with -t cuda,nvtx",
             numbers={"idle_ns": idle_ns},
         )  # fmt: skip
 

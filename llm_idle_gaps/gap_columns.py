@@ -42,7 +42,7 @@ class GapColumns:
         late = (
             np.flatnonzero((launch != NONE) & (launches.start_ns[launch] >= gaps.start_ns))
             if len(launches.name)
-            else []
+            else np.empty(0, dtype=np.int64)
         )
         waiting = np.full(len(gaps), NONE, dtype=np.int32)
         if len(late):

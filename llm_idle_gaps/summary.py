@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -70,7 +71,7 @@ def _looked_at(tables: Tables) -> pd.DataFrame:
 
 def _longest(pieces: Iterable[pa.Table], count: int) -> pd.DataFrame:
     """The longest gaps, the first of equal ones first."""
-    longest: pa.Table | None = None
+    longest: Any = None
     for piece in pieces:
         gaps = piece if longest is None else pa.concat_tables([longest, piece])
         duration_ns = gaps["duration_ns"].to_numpy()
@@ -91,12 +92,16 @@ def _verdict(idle: pd.DataFrame, devices: list[DeviceSteps], most: DeviceSteps, 
     place = format_count(len(whole), "GPU") if idle["report"].nunique() == 1 else f"{len(whole)} devices"
     parts = [f"{place} idle {format_share(idle_ns / max(window_ns, 1))} of {format_ns(window_ns)}"]
     parts[0] += f" ({told})" if told else ""
+    if most.one_offs and most.steps:
+        # The window's idle time is a total; that of the steps is not what one event makes of it.
+        parts.append(f"whole {most.name}s {format_share(1 - most.busy_share)} (median)")
     states = Counter(of.graph_state or _unknown_graphs(of) for of in devices).most_common()
     parts += [f"{state} ({format_count(count, 'GPU')})" if len(states) > 1 else state for state, count in states[:3]]
-    if most.launch_heavy and (settings.step_time_ns is None or most.period_ns is None):
+    real_ns, traced_ns = settings.step_time_ns, most.period_ns
+    if most.launch_heavy and (real_ns is None or traced_ns is None):
         parts.append("tracing slows every launch, so this overstates it: give --step-time")
-    elif most.launch_heavy:
-        slower = most.period_ns / settings.step_time_ns
+    elif most.launch_heavy and real_ns and traced_ns is not None:
+        slower = traced_ns / real_ns
         parts.append(f"tracing slows every launch: steps take {slower:.2f} times --step-time")
     return "; ".join(parts)
 
@@ -106,7 +111,7 @@ def _unknown_graphs(of: DeviceSteps) -> str:
         return "CUDA graphs were launched whose work was not recorded, so nothing is said of them"
     if of.mean["opaque_graphs"]:
         return "CUDA graphs were traced as a whole, so what is inside them is not seen"
-    return "launches were not recorded, so nothing is said of CUDA graphs"
+    return "most of the work has no launch in the report, so nothing is said of CUDA graphs"
 
 
 def _causes_of(idle: pd.DataFrame) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from recipes.base.tables import REPORT_KEYS, Column, Table
 from recipes.capture.capture import OUTSIDE
+from recipes.capture.edges import EDGE_REASON
 from recipes.events.idle import CAUSES
 
 _PHASE = Column("phase", "string", f"phase of the step; `all` is the whole window, `{OUTSIDE}` what is in no step")
@@ -133,19 +134,22 @@ STEP_IDLE = Table(
         Column("step", "int64", "number of the step in the report"),
         Column("phase", "string", "phase of the model"),
         Column("batch", "int64", "sequences in the step; null if its range does not say"),
-        Column("edge", "bool", "may be incomplete; excluded from medians"),
+        Column("edge", "bool", "not representative; excluded from medians and means"),
+        EDGE_REASON,
         Column("start_ns", "int64", "first start of its operations"),
         Column("duration_ns", "int64", "first start to last end of its operations"),
         Column(
             "period_ns",
             "int64",
-            "start to start of the process's next step (inter-token latency in decode); null for the last",
+            "start to start of the process's next step; null for the last",
         ),
         Column("idle_ns", "int64", "nothing ran on the device"),
         *_BY_CAUSE,
         _AFTER_SYNC,
         Column(
-            "idle_after_ns", "int64", "idle time from its end to the start of the device's next step; null for the last"
+            "idle_after_ns",
+            "int64",
+            "idle time from its end to the next step's start, over all GPUs of these steps; null for the last",
         ),
         *_LAUNCHES,
     ),

@@ -8,6 +8,7 @@ import pyarrow as pa
 from llm_idle_gaps.gap_columns import GapColumns
 from llm_idle_gaps.stretches import Stretches
 from llm_idle_gaps.tables import AFTER, BEFORE, BETWEEN, IN_STEP, PLACES
+from recipes.base.intervals import covered_ns
 from recipes.base.memory import sums
 from recipes.base.tables import coded
 from recipes.events.idle import CAUSES, Gaps, sum_inside
@@ -26,8 +27,8 @@ class Tally:
 
     `by_window` idle ns by entry of the projection whose time it is (last row: no step's), a column for each cause and
     last the gaps that began in a synchronising call; `by_step` the same inside each entry's step, also where another
-    step overlaps it; `after_ns` idle by entry from its end to the next
-    one's start; `counts`, `time_ns` of the histogram, by phase (last row: no step), cause and bin; `rows` the gaps that
+    step overlaps it; `after_ns` idle by entry from its step's end to the next one's start, on all of their GPUs;
+    `counts`, `time_ns` of the histogram, by phase (last row: no step), cause and bin; `rows` the gaps that
     may get a row: long enough, or among the longest.
     """
 
@@ -39,7 +40,11 @@ class Tally:
         self._start_ns, self._end_ns = projection.start_ns[self.entries], projection.end_ns[self.entries]
         # Where steps overlap, the time after one begins when all before it are over.
         self._over_ns = np.maximum.accumulate(self._end_ns) if len(self.entries) else self._end_ns
-        self._next_ns = np.append(self._start_ns[1:], self._over_ns[-1:])
+        next_ns = np.append(self._start_ns[1:], self._over_ns[-1:])
+        # What passes until a step is over on all of its GPUs, or from the next one's start on any, is not after it.
+        first_ns, last_ns = (times_ns[self.entries] for times_ns in projection.whole_steps())
+        self._after_ns = np.maximum(self._over_ns, np.maximum.accumulate(last_ns) if len(last_ns) else last_ns)
+        self._until_ns = np.maximum(np.minimum(next_ns, np.append(first_ns[1:], self._over_ns[-1:])), self._after_ns)
         self._step, self._phase_of_entry = projection.step, phase_of_entry
         self._phases, self._stretches = pa.array(phases, pa.string()), stretches
         self.by_window = np.zeros((len(projection) + 1, len(CAUSES) + 1), dtype=np.int64)
@@ -62,7 +67,7 @@ class Tally:
         for number in range(len(CAUSES) + 1):
             self.by_window[:, number] += sums(place, parts[:, number], len(self.by_window))
         self.by_step += sum_inside(gaps, parts, self._start_ns, self._end_ns)
-        self.after_ns += sum_inside(gaps, duration_ns[:, None], self._over_ns, self._next_ns)[:, 0]
+        self.after_ns += covered_ns(self._after_ns, self._until_ns, (gaps.start_ns, gaps.end_ns))
         phase = self._phase_of_entry[entry]
         code = (phase * len(CAUSES) + cause) * _BINS + np.searchsorted(EDGES_NS, duration_ns, side="right")
         self.counts += np.bincount(code, minlength=self.counts.size).reshape(self.counts.shape)

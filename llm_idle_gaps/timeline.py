@@ -71,8 +71,8 @@ def _events(capture: Capture, projection: Projection, entry: int, host: HostActi
     for gaps in find_gaps(work, rows):
         split = split_by_cause(work, gaps, launches, host)
         cause = np.stack([split[name] for name in CAUSES], axis=1).argmax(axis=1)
-        names = [CAUSES[code] for code in cause.tolist()]
-        yield {"lane": ["idle"] * len(names), "name": names, "start_ns": gaps.start_ns, "end_ns": gaps.end_ns}
+        causes = [CAUSES[code] for code in cause.tolist()]
+        yield {"lane": ["idle"] * len(causes), "name": causes, "start_ns": gaps.start_ns, "end_ns": gaps.end_ns}
     own = launches.of_operation[rows[projection.of_operation[rows] == entry]]
     own = own[own != NONE]
     if len(own):

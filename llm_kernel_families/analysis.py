@@ -96,6 +96,7 @@ def _kernel_rows(work: GpuWork, names: NameFamilies, by_name: dict) -> dict:
         "family": [names.families[names.of_name[name]] for name in code],
         "name": [work.names[name] for name in code],
         "short_name": [work.short_names[name] for name in code],
+        "rule": [names.rules[name] for name in code],
         **{column: values for column, values in by_name.items() if column != "name"},
     }
 

@@ -49,8 +49,12 @@ def _verdict(families: pd.DataFrame) -> str:
     devices = len(families[["report", "device"]].drop_duplicates())
     reports = families["report"].nunique()
     place = format_count(devices, "GPU") if reports == 1 else f"{devices} devices in {reports} reports"
-    other = format_share(by_family.get("other", 0.0))
-    return f"{', '.join(leaders) or 'Nothing'} of {time} on {place}; {other} unclassified"
+    opaque, other = by_family.get("cuda_graph", 0.0), by_family.get("other", 0.0)
+    # What is in a graph traced as a whole is of no known family.
+    unknown = [f"{format_share(opaque)} unseen in CUDA graphs"] if opaque else []
+    unknown += [f"{format_share(other)} unclassified"] if other or not opaque else []
+    # A total: steps that stand for no other are in it.
+    return f"{', '.join(leaders) or 'Nothing'} of {time} in the window on {place}; {', '.join(unknown)}"
 
 
 def _family_table(families: pd.DataFrame) -> str:

@@ -20,8 +20,9 @@ from recipes.capture.capture import OUTSIDE, Capture
 from recipes.collectives.kernel_names import kind_of
 from recipes.collectives.payloads import read_messages
 from recipes.collectives.places import places
-from recipes.events.gpu_work import GpuWork
+from recipes.events.gpu_work import GpuWork, read_streams
 from recipes.events.launches import NONE
+from recipes.kernels.work_families import exposed_ns
 from recipes.report import schema
 from recipes.run.recipe import Analysis
 from recipes.steps.projection import Projection
@@ -40,10 +41,13 @@ class Settings:
 
 @dataclass(frozen=True)
 class _Found:
-    """The communication of a report: places of its kernels among the work, by device and start; their exposed ns."""
+    """The communication of a report: places of its kernels among the work, by device and start; their exposed ns; of
+    the ns since the device's communication before, those of other work and those of none, NONE for the first."""
 
     rows: np.ndarray
     exposed_ns: np.ndarray
+    work_before_ns: np.ndarray
+    idle_before_ns: np.ndarray
 
 
 def analyse(capture: Capture, settings: Settings) -> Analysis:
@@ -53,10 +57,7 @@ def analyse(capture: Capture, settings: Settings) -> Analysis:
     communicates = capture.families(settings.families).communicating(work.name)
     rows = np.flatnonzero(communicates)
     rows = rows[np.lexsort((work.start_ns[rows], work.device[rows]))]
-    found = _Found(
-        rows=rows,
-        exposed_ns=_exposed(work, communicates)[rows],
-    )
+    found = _Found(rows, exposed_ns(work, communicates)[rows], *_before(work, communicates, rows))
     tables = {
         COMMUNICATION.name: COMMUNICATION.of_report(_communication(capture, found, settings)),
         STEP_COMMUNICATION.name: STEP_COMMUNICATION.of_report(_by_step(capture, found)),
@@ -64,17 +65,21 @@ def analyse(capture: Capture, settings: Settings) -> Analysis:
     return Analysis(tables)
 
 
-def _exposed(work: GpuWork, communicates: np.ndarray) -> np.ndarray:
-    """The ns of each communication kernel in which nothing else ran on its device; of two at once, the first's."""
-    exposed_ns = np.zeros(len(work), dtype=np.int64)
+def _before(work: GpuWork, communicates: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of the ns between the communication before each of `rows` on its device and itself, those in which other work
+    ran and those in which nothing did; NONE for the first."""
+    work_ns, idle_ns = np.full(len(rows), NONE, dtype=np.int64), np.full(len(rows), NONE, dtype=np.int64)
     for device in range(len(work.devices.numbers)):
-        here = work.device == device
-        taken = (
-            rows for rows in (np.flatnonzero(here & ~communicates), np.flatnonzero(here & communicates)) if len(rows)
-        )
-        for rows, order, added_ns in intervals.exclusive(taken, lambda rows: (work.start_ns[rows], work.end_ns[rows])):
-            exposed_ns[rows[order]] = added_ns
-    return exposed_ns
+        mine = np.flatnonzero(work.device[rows] == device)
+        others = np.flatnonzero((work.device == device) & ~communicates)
+        others = others[np.argsort(work.start_ns[others], kind="stable")]
+        ends_ns = np.maximum.accumulate(work.end_ns[rows[mine]])[:-1]
+        begins_ns, mine = work.start_ns[rows[mine[1:]]], mine[1:]
+        ends_ns = np.minimum(ends_ns, begins_ns)
+        merged = intervals.merge(work.start_ns[others], work.end_ns[others])
+        work_ns[mine] = intervals.covered_ns(ends_ns, begins_ns, merged)
+        idle_ns[mine] = begins_ns - ends_ns - work_ns[mine]
+    return work_ns, idle_ns
 
 
 def _communication(capture: Capture, found: _Found, settings: Settings) -> dict:
@@ -94,6 +99,7 @@ def _communication(capture: Capture, found: _Found, settings: Settings) -> dict:
     given = np.array([_given(kind.operation, settings.bytes) for kind in kinds], dtype=np.int64)
     sizes = np.append(messages.bytes, NONE)[launch]
     sizes = np.where(sizes == NONE, given[name], sizes) if len(rows) else sizes
+    streams = read_streams(capture.report, work)[rows]
     clocks = [clock for clock in capture.report.read(schema.SESSION)["utc_epoch_ns"].to_pylist() if clock is not None]
     return {
         "device": np.array(work.devices.numbers, dtype=np.int64)[work.device[rows]],
@@ -109,10 +115,14 @@ def _communication(capture: Capture, found: _Found, settings: Settings) -> dict:
         "communicator": coded(
             np.append(messages.communicator, NONE)[launch], pa.array(messages.communicators, pa.string())
         ),
+        "stream": pa.array(streams, mask=streams < 0),
         "start_ns": work.start_ns[rows],
         "duration_ns": work.end_ns[rows] - work.start_ns[rows],
         "exposed_ns": found.exposed_ns,
         "bytes": pa.array(sizes, mask=sizes == NONE),
+        "work_before_ns": pa.array(found.work_before_ns, mask=found.work_before_ns == NONE),
+        "idle_before_ns": pa.array(found.idle_before_ns, mask=found.idle_before_ns == NONE),
+        "world_size": pa.array([capture.facts.world_size] * len(rows), pa.int64()),
         "clock_ns": pa.array([clocks[0] if clocks else None] * len(rows), pa.int64()),
     }
 
@@ -158,6 +168,7 @@ def _by_step(capture: Capture, found: _Found) -> dict:
         "step": [*projection.step.tolist(), *none],
         "phase": [*(steps.phases[code] for code in steps.phase[projection.step].tolist()), *([OUTSIDE] * len(outside))],
         "edge": [*edge[projection.step].tolist(), *([False] * len(outside))],
+        "edge_reason": [*capture.edge_reason[projection.step].tolist(), *none],
         "duration_ns": [*durations.tolist(), *none],
         "calls": calls[shown],
         "time_ns": time_ns[shown],

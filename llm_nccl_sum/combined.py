@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from llm_nccl_sum.analysis import Settings
+from llm_nccl_sum.late import LateRank, late_ranks_of, verdicts_of
 from llm_nccl_sum.tables import COLLECTIVES, COMMUNICATION, MATCHED, RANKS
 from recipes.collectives.bandwidth import bus_factor, whole_message
 from recipes.collectives.matching import Collectives, match_sets, rank_sets, told_by_all
 from recipes.collectives.participants import Participants, find_participants
-from recipes.collectives.verdicts import blame
+from recipes.collectives.verdicts import Verdict, blame
 from recipes.run.recipe import Combined
 
 _KIND = ["operation", "dtype", "algorithm", "protocol"]
@@ -23,12 +25,14 @@ _KIND = ["operation", "dtype", "algorithm", "protocol"]
 @dataclass(frozen=True)
 class Together:
     """All communication of a run: the kernels, with `ranks` in each; who took part; the participant of each kernel;
-    what is matched, set by set."""
+    what is matched, set by set, and the verdict on each; the late ranks, the costliest first."""
 
     kernels: pd.DataFrame
     participants: Participants
     participant: np.ndarray
     sets: list[Collectives]
+    verdicts: list[Verdict]
+    late: list[LateRank]
 
 
 def together(communication: pa.Table, files: pa.Table, settings: Settings) -> Together:
@@ -50,7 +54,9 @@ def together(communication: pa.Table, files: pa.Table, settings: Settings) -> To
     sets = rank_sets(told, participant, participants.rows["rank"].to_numpy(dtype=np.int64), settings.ranks)
     found = match_sets(told, participant, sets)
     kernels = kernels.assign(ranks=_sizes(told, participant, sets, found, settings.ranks))
-    return Together(kernels, participants, participant, found)
+    world_size = pc.max(communication["world_size"]).as_py() or 0
+    verdicts = verdicts_of(found, participants, files, world_size, settings)
+    return Together(kernels, participants, participant, found, verdicts, late_ranks_of(kernels, found, verdicts))
 
 
 def _sizes(
@@ -155,6 +161,8 @@ def _ranks(all_of: Together) -> dict[str, Any]:
         # The first set that a rank is in tells its clock.
         new = np.isnan(offset_ns[members])
         offset_ns[members[new]], residual_ns[members[new]] = found.offset_ns[new], found.residual_ns[new]
+    late = {one.participant: one for one in reversed(all_of.late)}
+    named = [late.get(place) for place in range(count)]
     score = np.divide(caused_ns, around_ns, out=np.full(count, np.nan), where=around_ns > 0)
     clocks = {"clock_offset_ns": offset_ns, "clock_residual_ns": residual_ns}
     return {
@@ -165,6 +173,11 @@ def _ranks(all_of: Together) -> dict[str, Any]:
         "time_ns": np.bincount(all_of.participant, weights=duration_ns, minlength=count).astype(np.int64),
         **sums,
         "straggler_score": pa.array(score, pa.float64(), mask=np.isnan(score)),
+        "late": pa.array([one is not None for one in named], pa.bool_()),
+        **{f"late_{name}": pa.array([one and round(getattr(one, name)) for one in named], pa.int64())
+           for name in ("cost_ns", "work_ns", "idle_ns")},
+        "late_reason": pa.array([one and one.reason for one in named], pa.string()),
+        "late_places": pa.array([one and one.places and ",".join(map(str, one.places)) for one in named], pa.string()),
         **{name: pa.array(np.nan_to_num(values).round().astype(np.int64), mask=np.isnan(values))
            for name, values in clocks.items()},
     }  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 import numpy as np
 import pandas as pd
@@ -11,23 +12,25 @@ import pyarrow.compute as pc
 
 from llm_nccl_sum.analysis import Settings
 from llm_nccl_sum.combined import Together
-from recipes.base.text_table import shortened, text_table
+from llm_nccl_sum.late import LateRank
+from recipes.base.text_table import text_table, told_apart
 from recipes.base.units import format_count, format_ms, format_ns, format_share
 from recipes.capture.capture import OUTSIDE
 from recipes.collectives.bandwidth import whole_message
 from recipes.collectives.matching import SPLIT, Collectives
-from recipes.collectives.participants import Participants
-from recipes.collectives.verdicts import Verdict, is_enough, judge
+from recipes.collectives.verdicts import Verdict
 from recipes.run.recipe import Told
 from recipes.steps.phases import DECODE_PHASES
 
 #: Exposed communication from this share of a decode step on is much.
 _MUCH = 0.25
-_RANKS = 16
+_RANKS, _LATE = 16, 3
 _NOTEBOOK_COLLECTIVES, _NOTEBOOK_STEPS = 2000, 3000
 _ALL_REDUCE = ("all_reduce", "all_reduce_fused")
 #: Below so many bytes the latency of a collective counts more than its bandwidth.
 _SMALL = 1 << 20
+#: The year of the first Nsight known to export payloads of NVTX ranges.
+_PAYLOADS = 2025
 #: Waiting is told of a phase when this share of its communication is matched.
 _MOST = 0.7
 
@@ -38,15 +41,14 @@ def summarise(tables: dict[str, pa.Table], settings: Settings, told: Told) -> st
     if kinds.empty:
         return _nothing(tables)
     all_of: Together = told.together
-    missing = _missing(all_of.participants, tables["files"], settings)
-    judged = sum(map(is_enough, all_of.sets))
-    verdicts = [judge(found, missing or _short(found, settings), judged) for found in all_of.sets]
-    verdicts = verdicts or [Verdict("inconclusive", None, "nothing could be matched: no collectives that wait for all")]
+    verdicts = all_of.verdicts or [
+        Verdict("inconclusive", "nothing could be matched: no collectives that wait for all")
+    ]
     steps = tables["step_communication"].to_pandas()
     lines = [_verdict(kinds, steps, verdicts, all_of), "{quality}", "", _operation_table(kinds), "", _step_table(steps)]
     lines += [*_rank_table(tables["ranks"].to_pandas(), all_of.participants.known), ""]
-    found = [*_matching(all_of), *_late(verdicts, all_of), *_decode(steps, all_of, kinds), *_training(steps)]
-    found += [*_expected(tables, settings), *_sizes(kinds)]
+    found = [*_matching(all_of), *_late(all_of), *_decode(steps, all_of, kinds), *_training(steps)]
+    found += [*_expected(tables, settings), *_sizes(kinds, tables["files"].to_pandas())]
     return "\n".join([*lines, *(f"{number}. {text}" for number, text in enumerate(found, 1))])
 
 
@@ -61,26 +63,15 @@ def _nothing(tables: dict[str, pa.Table]) -> str:
     )
 
 
-def _missing(participants: Participants, files: pa.Table, settings: Settings) -> int:
-    """How many ranks are known not to be here: by a gap in the ranks, or a report without communication."""
-    if not participants.known:
-        return 0
-    here = set(participants.rows["rank"].tolist())
-    given = {rank for rank in files["rank"].to_pylist() if rank is not None}
-    # The user's number of ranks tells how large a set is, and so which are missing from it.
-    expected = here | given if settings.ranks else here | given | set(range(max(here) + 1))
-    return len(expected - here)
-
-
-def _short(found: Collectives, settings: Settings) -> int:
-    """How many ranks a set lacks by the user's number, where its communicator is not known."""
-    return 0 if found.communicator or not settings.ranks else max(settings.ranks - len(found.members), 0)
-
-
 def _told(verdict: Verdict, ranks: pd.Series) -> str:
-    if verdict.straggler is None:
-        return f"{verdict.kind}: {verdict.why}"
-    return f"{verdict.kind} (straggler: rank {ranks.iloc[verdict.straggler]}): {verdict.why}"
+    return f"{verdict.kind}{_named(verdict.stragglers, ranks)}: {verdict.why}"
+
+
+def _named(stragglers: Iterable[int], ranks: pd.Series) -> str:
+    late = sorted(int(ranks.iloc[one]) for one in stragglers)
+    if not late:
+        return ""
+    return f" (straggler{'s' if len(late) > 1 else ''}: rank{'s' if len(late) > 1 else ''} {', '.join(map(str, late))})"
 
 
 def _verdict(kinds: pd.DataFrame, steps: pd.DataFrame, verdicts: list[Verdict], all_of: Together) -> str:
@@ -90,7 +81,12 @@ def _verdict(kinds: pd.DataFrame, steps: pd.DataFrame, verdicts: list[Verdict], 
     inside = steps[steps["step"].notna()]
     counted = inside[~inside["edge"].astype(bool)]
     devices = kinds[["report", "device"]].drop_duplicates()
-    said = f"{format_ns(time_ns)} of communication on {format_count(len(devices), 'GPU')}"
+    said = f"{format_ns(time_ns)} of communication"
+    if counted["calls"].sum() and counted["time_ns"].sum() < time_ns:
+        # What edge steps and the time around steps hold is no property of a step.
+        window_ns, time_ns, exposed_ns = time_ns, counted["time_ns"].sum(), counted["exposed_ns"].sum()
+        said = f"{format_ns(time_ns)} of communication in whole steps ({format_ns(window_ns)} in the window)"
+    said += f" on {format_count(len(devices), 'GPU')}"
     said += f", {format_ns(exposed_ns)} exposed ({format_share(exposed_ns / max(time_ns, 1))})"
     if counted["exposed_ns"].sum():
         said += f", {format_share(counted['exposed_ns'].sum() / counted['duration_ns'].sum())} of the steps"
@@ -101,8 +97,7 @@ def _verdict(kinds: pd.DataFrame, steps: pd.DataFrame, verdicts: list[Verdict], 
         return "; ".join([said, *(_told(verdict, ranks) for verdict in verdicts)])
     # Several sets: how many of each kind, and every straggler.
     kinds_of = Counter(verdict.kind for verdict in verdicts).most_common()
-    late = sorted({int(ranks.iloc[one.straggler]) for one in verdicts if one.straggler is not None})
-    named = f" (straggler{'s' if len(late) > 1 else ''}: rank {', '.join(map(str, late))})" if late else ""
+    named = _named({one for verdict in verdicts for one in verdict.stragglers}, ranks)
     told = [f"{kind}{named if kind == 'arrival skew' else ''} in {count}" for kind, count in kinds_of]
     return f"{said}; of {len(verdicts)} sets of ranks {', '.join(told)}"
 
@@ -156,8 +151,9 @@ def _rank_table(ranks: pd.DataFrame, known: bool) -> list[str]:
     if len(ranks) < 2:
         return []
     label = "rank" if known else "device"
+    names = dict(zip(ranks["report"], told_apart(ranks["report"].tolist(), 24), strict=True))
     rows = [
-        [f"{row.rank} ({shortened(row.report, 24)} GPU {row.device})", f"{row.matched:,}", format_ms(row.time_ns),
+        [f"{row.rank} ({names[row.report]} GPU {row.device})", f"{row.matched:,}", format_ms(row.time_ns),
          format_ms(row.transfer_ns), format_ms(row.wait_ns), f"{row.times_last:,}",
          "-" if pd.isna(row.straggler_score) else format_share(row.straggler_score),
          *("-" if pd.isna(value) else f"{round(value / 1e3, 1) + 0.0:,.1f}"
@@ -187,7 +183,7 @@ def _matching(all_of: Together) -> list[str]:
     said += f"; {sum(found.unmatched for found in all_of.sets):,} kernels are not"
     edges = sum(found.edges for found in all_of.sets)
     if edges:
-        said += f", {edges:,} of them in incomplete steps"
+        said += f", {edges:,} of them in incomplete steps or such as one-off events hit"
     uneven, shifted = sum(found.uneven for found in sets), max((found.shifted for found in sets), default=0)
     if uneven:
         said += f", in {format_count(uneven, 'step')} in which ranks have unequal numbers of them"
@@ -210,20 +206,43 @@ def _clocks(sets: list[Collectives]) -> str:
         return "The devices of each set are in one report: one clock, starts can be compared"
     worst_ns = max(float(np.nanmax(found.residual_ns)) for found in sets if len(found))
     said = f"By the ends of collectives clocks agree within {format_ns(worst_ns)}"
-    if all(found.aligned for found in sets if len(found)):
+    waiting = [found for found in sets if found.wait_ns.any()]
+    if not waiting:
+        return said
+    if all(found.aligned for found in waiting):
         return f"{said}, less than ranks wait: starts can be compared (arrival_ns)"
     return f"{said} only, longer than ranks wait: starts are not compared, the verdict rests on durations"
 
 
-def _late(verdicts: list[Verdict], all_of: Together) -> list[str]:
+def _late(all_of: Together) -> list[str]:
+    """Where to look for why each late rank is late: its GPU, its host."""
     ranks = all_of.participants.rows
-    late = sorted({one.straggler for one in verdicts if one.straggler is not None})
+    names = told_apart(ranks["report"].tolist(), 30)
     return [
-        f"Look at why rank {ranks['rank'].iloc[number]} ({shortened(ranks['report'].iloc[number], 30)} GPU "
-        f"{ranks['device'].iloc[number]}) is late, not at the links: its host (llm_idle_gaps), kernels that only it "
-        "has or that take longer on it (llm_kernel_families), its clocks, its share of the work"
-        for number in late[:3]
+        f"Rank {ranks['rank'].iloc[one.participant]} ({names[one.participant]} GPU "
+        f"{ranks['device'].iloc[one.participant]}) is late: {_reason(one)}"
+        for one in all_of.late[:_LATE]
     ]
+
+
+def _reason(one: LateRank) -> str:
+    places = {
+        "gpu": "longer GPU work before its collectives; compare its kernels with another rank's (llm_kernel_families), "
+        "its clocks, its share of the work",
+        "host": "later launches, its GPU is idle before its collectives; look at its host (llm_idle_gaps)",
+        "both": "longer GPU work and more idle time before its collectives; look at its kernels (llm_kernel_families), "
+        "its clocks, and its host (llm_idle_gaps)",
+    }
+    unknown = (
+        "look at its host (llm_idle_gaps), its kernels (llm_kernel_families), its clocks, its share of the work, not "
+        "at the links; whether GPU or host is late cannot be told here"
+    )
+    if one.reason is None:
+        return unknown
+    return (
+        f"{places[one.reason]} ({format_ns(one.work_ns)} more GPU work, {format_ns(one.idle_ns)} more idle per step "
+        "than the other ranks' mean)"
+    )
 
 
 def _decode(steps: pd.DataFrame, all_of: Together, kinds: pd.DataFrame) -> list[str]:
@@ -232,8 +251,12 @@ def _decode(steps: pd.DataFrame, all_of: Together, kinds: pd.DataFrame) -> list[
     if not length_ns or not decode["calls"].sum():
         return []
     share = decode["exposed_ns"].sum() / length_ns
-    said = f"Exposed communication is {format_share(share)} of a decode step ({format_ns(decode['exposed_ns'].mean())})"
+    # Steps without a name of their own may be of training.
+    named = (decode["phase"] == "decode").all()
+    said = f"Exposed communication is {format_share(share)} of a {'decode ' if named else ''}step"
+    said += f" ({format_ns(decode['exposed_ns'].mean())})"
     advice = "the tensor parallel degree is too high for this batch: fewer ranks a replica, or a larger batch"
+    advice = advice if named else f"in decode {advice}"
     waiting = _waiting(all_of, DECODE_PHASES)
     if waiting is None:
         unknown = f"; if it is not that, {advice}" if share >= _MUCH else ""
@@ -249,7 +272,7 @@ def _decode(steps: pd.DataFrame, all_of: Together, kinds: pd.DataFrame) -> list[
 
 def _waiting(all_of: Together, phases: tuple[str, ...]) -> float | None:
     """The share of waiting in the matched collectives of some phases; None when they are not most of these."""
-    own = all_of.kernels["phase"].isin(phases).to_numpy()
+    own = (all_of.kernels["phase"].isin(phases) & ~all_of.kernels["edge"].astype(bool)).to_numpy()
     whole_ns = all_of.kernels.loc[own, "duration_ns"].sum()
     wait_ns, matched_ns = 0, 0
     for found in all_of.sets:
@@ -293,12 +316,22 @@ def _expected(tables: dict[str, pa.Table], settings: Settings) -> list[str]:
     return [f"{said}: {abs(found - expected):,.0f} {'more' if found > expected else 'fewer'} than that ({why})"]
 
 
-def _sizes(kinds: pd.DataFrame) -> list[str]:
+def _sizes(kinds: pd.DataFrame, files: pd.DataFrame) -> list[str]:
+    """Why there are no message sizes, and what gives them."""
     if kinds["bytes"].notna().any():
         return []
+    read = files[files["report"].isin(kinds["report"])]
+    year = pd.to_numeric(read["nsys_version"].str.extract(r"^(\d+)\.")[0], errors="coerce").fillna(0)
+    exported = ~read["path"].str.endswith(".nsys-rep")
+    if (year < _PAYLOADS).any():
+        why = f"exports of Nsight before {_PAYLOADS} do not hold them"
+    elif exported.any():
+        why = "an export holds them when made with nsys export --include-json true or --include-blobs true"
+    else:
+        why = "the report has no NCCL ranges with them (-t nvtx)"
     return [
-        "Message sizes are not known, so there are no bandwidths: NCCL's ranges tell them with Nsight 2025 or newer, "
-        "though not for replays of CUDA graphs; --bytes all_reduce=128K gives them"
+        f"Message sizes are not known, so there are no bandwidths: {why}; replays of CUDA graphs never tell them; "
+        "--bytes all_reduce=128K gives them"
     ]
 
 

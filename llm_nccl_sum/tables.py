@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from recipes.base.tables import REPORT_KEYS, Column, Table
 from recipes.capture.capture import OUTSIDE
+from recipes.capture.edges import EDGE_REASON
 
 _PHASE = Column("phase", "string", f"phase of the step; `{OUTSIDE}` for work in no step")
 _KIND = (
@@ -23,15 +24,21 @@ COMMUNICATION = Table(
         Column("phase", "string", f"phase of its step; `{OUTSIDE}` for none", coded=True),
         Column("step", "int64", "number of its step in the report; null for none"),
         Column("nth_step", "int64", "place of this step among those of its phase on the device; null for none"),
-        Column("edge", "bool", "its step may be incomplete, so it is not matched"),
+        Column("edge", "bool", "its step does not stand for the others, so it is not matched"),
         Column("name", "string", "demangled name", coded=True),
         *(Column(column.name, column.type, column.meaning, coded=True) for column in _KIND),
         Column("communicator", "string", "NCCL's id of the communicator; null if not known", coded=True),
+        Column("stream", "int64", "CUDA stream; null if not known"),
         Column("start_ns", "int64", "its start"),
         Column("duration_ns", "int64", "its length, waiting for other ranks included"),
         Column("exposed_ns", "int64", "the part of it in which no other kind of operation ran"),
         Column("bytes", "int64", "message size, as NCCL counts it; null if not known"),
+        Column(
+            "work_before_ns", "int64", "GPU work of other kinds since the device's last communication; null for none"
+        ),
+        Column("idle_before_ns", "int64", "the rest of that time, in which the device did nothing; null for none"),
         Column("clock_ns", "int64", "start of the report's clock, in ns since 1970; null if not known"),
+        Column("world_size", "int64", "ranks of the job, as the launcher told them; null if the report does not tell"),
     ),
     sort=(("report", "ascending"), ("device", "ascending"), ("start_ns", "ascending")),
 )
@@ -42,7 +49,8 @@ STEP_COMMUNICATION = Table(
         *REPORT_KEYS,
         Column("step", "int64", "number of the step in the report; null for what is in no step"),
         _PHASE,
-        Column("edge", "bool", "may be incomplete, so it counts in no mean"),
+        Column("edge", "bool", "does not stand for the others: in no median or mean"),
+        EDGE_REASON,
         Column("duration_ns", "int64", "first start to last end of its operations; null for no step"),
         Column("calls", "int64", "communication kernels"),
         Column("time_ns", "int64", "their summed durations"),
@@ -109,6 +117,14 @@ RANKS = Table(
             "double",
             "share of the waiting in its collectives that it caused; null if not known",
         ),
+        Column("late", "bool", "named as late: beyond chance, and by 1 % of a step or more"),
+        Column("late_cost_ns", "int64", "if so: by how much it comes after the mean of the others, in a mean step"),
+        Column(
+            "late_work_ns", "int64", "what GPU work before its collectives is longer by than the others', in a step"
+        ),
+        Column("late_idle_ns", "int64", "what its GPU idles longer than theirs before them, in a step"),
+        Column("late_reason", "string", "gpu: that work, host: that idle time, both; null if not late or not known"),
+        Column("late_places", "string", "the collectives of a step that it is late at, from 1 on; null for all"),
         Column("clock_offset_ns", "int64", "what its clock is ahead of that of its set's first rank, by the ends"),
         Column("clock_residual_ns", "int64", "how far these ends lie apart still: their 95th percentile"),
     ),

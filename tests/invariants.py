@@ -214,7 +214,7 @@ def _floor(tables: Rows) -> None:
         assert total(idle, "time_ns") == row["idle_ns"]
         assert 0 <= row["launches"] <= row["operations"]
     for row in tables["phases"]:
-        for what in ("duration", "period"):
+        for what in ("duration", "period", "itl"):
             points = [row[f"{what}_p{q}_ns"] for q in (10, 50, 90, 99)]
             known = [point for point in points if point is not None]
             assert known == sorted(known)

@@ -12,29 +12,15 @@ from collections.abc import Iterable
 
 import pandas as pd
 import pytest
-from llm_idle_gaps.picture import Picture, pictures
 
 from golden_runs import FLOOR, RECIPES, Inputs, Outcome, every_inputs, result, why_not
 from invariants import OPTIONS
-from llm_decode_floor.findings import findings
+from llm_idle_gaps.device_steps import steps_of_devices
 
 FAMILIES, IDLE, NCCL, CHECK = "llm_kernel_families", "llm_idle_gaps", "llm_nccl_sum", "llm_capture_check"
 Books = dict[str, Outcome]
 #: (check, inputs): why the recipes disagree there. Each is expected to fail, and must leave here when it does not.
-KNOWN: dict[tuple[str, str], str] = {
-    ("operations_of_phases", "2023.4.4/broken_startup"): (
-        "steps were found, none with work: llm_kernel_families has a phase `outside` (104 operations), llm_idle_gaps "
-        "only `all`"
-    ),
-    **dict.fromkeys(
-        [("missing_ranks_of_one_report", name) for name in (
-            "2023.4.4/tp_eager_rank0", "2023.4.4/tp_graph_rank0", "2023.4.4/tp_slow_rank0", "2025.3.1/ddp_rank0",
-            "2025.3.1/tp_eager_rank0", "2025.3.1/tp_graph_rank0", "2025.3.1/tp_slow_rank0",
-        )],
-        "the launcher told 2 ranks (captures.world_size), but llm_nccl_sum counts up to the highest rank given: it "
-        "misses rank 0 where rank 1 is given, and nobody where rank 0 is",
-    ),
-}  # fmt: skip
+KNOWN: dict[tuple[str, str], str] = {}
 COMMUNICATION = "communication"
 _DEVICE = ("report", "device")
 _STEP, _PHASE = (*_DEVICE, "step"), (*_DEVICE, "phase")
@@ -100,16 +86,16 @@ def starts_periods_and_batches(of: Books) -> None:
 
 
 def numbers_of_steps(of: Books) -> None:
-    """In all, of each process as the phase rule tells them, and the whole ones."""
+    """In all, as the phase rules tell them too, and the whole ones."""
     steps, working = of[FLOOR].rows("steps"), floor_steps(of)
     rules = {row["report"]: row["phase_rule"] or "" for row in of[FAMILIES].rows("files")}
     for row in of[CHECK].rows("captures"):
         own = {(one["pid"], one["step"]) for one in steps if one["report"] == row["report"]}
         with_work, cut = ({one["step"] for one in rows if one["report"] == row["report"]}
                           for rows in (working, [one for one in working if one["edge"]]))  # fmt: skip
-        told = {int(count.replace(",", "")) for count in re.findall(r"\(([\d,]+) steps\)", rules[row["report"]])}
+        told = [int(count.replace(",", "")) for count in re.findall(r"\(([\d,]+) steps\)", rules[row["report"]])]
         assert (row["steps"], row["whole_steps"]) == (len(own), len(with_work - cut))
-        assert told == set(Counter(pid for pid, _ in own).values())
+        assert sum(told) == row["steps"]
 
 
 def operations_of_steps(of: Books) -> None:
@@ -222,7 +208,7 @@ def missing_ranks_of_one_report(of: Books) -> None:
     """Of a job of which one rank is given, all others are missing, as llm_capture_check's table tells."""
     captures = of[CHECK].rows("captures")
     if len(captures) == 1 and captures[0]["rank"] is not None and of[NCCL].rows("communication"):
-        told = re.search(r"(\d+) ranks are missing", of[NCCL].text)
+        told = re.search(r"(\d+) ranks? (?:is|are) missing", of[NCCL].text)
         assert (int(told[1]) if told else 0) == (captures[0]["world_size"] or 1) - 1
 
 
@@ -234,37 +220,17 @@ def graphs_as_printed(of: Books) -> None:
 
 
 def graphs_of_steps(of: Books) -> None:
-    """Of the steps that llm_idle_gaps tells about, on each device, the floor would say the same."""
+    """Of the steps that llm_idle_gaps tells about, on each device, the floor's table says the same."""
     tables = of[IDLE].tables
-    idle, steps = tables["idle"].to_pandas(), of[FLOOR].tables["steps"].to_pandas()
-    if idle.empty:
+    idle, phases = tables["idle"].to_pandas(), of[FLOOR].tables["phases"].to_pandas()
+    if idle.empty or phases.empty:
         return
-    parts = of[FLOOR].tables["step_parts"].to_pandas()
-    for one in pictures(tables["step_idle"].to_pandas(), idle, tables["gaps"].to_pandas()):
+    named = phases["phase"] + phases["batch"].map(lambda batch: "" if pd.isna(batch) else f" bs={batch:.0f}")
+    names = named.where(named.str.endswith("step"), named + " step")
+    for one in steps_of_devices(tables["step_idle"].to_pandas(), idle, tables["gaps"].to_pandas()):
         if one.steps:
-            told = floor_state(one, steps, parts)
-            assert told in (None, idle_state(one)), (one.report, one.device, one.name, told, idle_state(one))
-
-
-def floor_state(one: Picture, steps: pd.DataFrame, parts: pd.DataFrame) -> str | None:
-    """What the floor's findings say of the steps of a picture; None when nothing is worth a word."""
-    counted = steps[(steps["report"] == one.report) & (steps["device"] == one.device) & ~steps["edge"]]
-    named = counted["phase"] + counted["batch"].map(lambda batch: "" if pd.isna(batch) else f" bs={batch:.0f}")
-    mine = counted[named.where(named.str.endswith("step"), named + " step") == one.name]
-    assert len(mine) == one.steps
-    own = parts.merge(mine[["report", "device", "step"]], on=["report", "device", "step"])
-    mean = (own.groupby("part")["time_ns"].sum() / len(mine)).to_dict()
-    # Only what the finding about graphs is made of, so that it is among the first.
-    mean = {part: time_ns for part, time_ns in mean.items() if part.startswith("idle_") or part == "cuda_graph"}
-    medians = {name: mine[name].median() for name in ("duration_ns", "operations", "launches")}
-    texts = [finding.text for finding in findings({**medians, "attainable": 1, "decodes": True}, mean)]
-    return next((state_of(text) for text in texts if "CUDA graphs" in text), None)
-
-
-def idle_state(one: Picture) -> str:
-    if one.mean["opaque_graphs"]:
-        return "whole"
-    return state_of(one.graph_state) or "unknown"
+            mine = phases[(phases["report"] == one.report) & (phases["device"] == one.device) & (names == one.name)]
+            assert mine["graphs"].tolist() == [one.launched.graphs], (one.report, one.device, one.name)
 
 
 def state_of(text: str) -> str | None:
@@ -321,7 +287,7 @@ def test_missing_ranks(inputs: Inputs, ranks: str):
     found = [
         finding for finding in result(CHECK, inputs, options).rows("findings") if finding["check"] == "missing_rank"
     ]
-    told = re.findall(r"(\d+) ranks are missing", result(NCCL, inputs, options).text)
+    told = re.findall(r"(\d+) ranks? (?:is|are) missing", result(NCCL, inputs, options).text)
     assert [int(finding["evidence"].split(" of ")[0]) for finding in found] == [missing] * bool(missing)
     assert [int(count) for count in told] == [missing] * bool(missing)
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from conftest import FIXTURES, ROOT
-from recipes.base.cache_folder import cache_root
+from recipes.base.cache_folder import NOWHERE, cache_root, home_folder
 from recipes.base.errors import PackError
-from recipes.nsight.export import Exporter, content_digest, export
+from recipes.nsight.export import Exporter, _reason, content_digest, export
 from recipes.report import schema
 from recipes.report.report import open_export
 
@@ -229,3 +229,46 @@ def test_full_disk_for_real(report, exporter, tmp_path, monkeypatch):
         assert not list(disk.glob("exports/*/manifest.json"))
     finally:
         subprocess.run(["umount", disk], check=True)
+
+
+def without_home(patch: pytest.MonkeyPatch) -> None:
+    """As in a pod: neither HOME nor a line in the list of users."""
+    for name in ("HOME", "XDG_CACHE_HOME", "NSYS_LLM_RECIPES_CACHE"):
+        patch.delenv(name, raising=False)
+
+    def unknown(uid: int):
+        raise KeyError(uid)
+
+    patch.setattr("pwd.getpwuid", unknown)
+
+
+def test_without_a_home_the_line_names_the_variable(report, exporter, monkeypatch):
+    without_home(monkeypatch)
+    assert (home_folder(), cache_root()) == (None, NOWHERE)
+    with pytest.raises(PackError, match="no home folder is known; set NSYS_LLM_RECIPES_CACHE to a folder"):
+        export(report, exporter)
+
+
+def test_home_that_cannot_be_written_is_told_as_the_cache_s(report, exporter, monkeypatch, tmp_path):
+    without_home(monkeypatch)
+    (tmp_path / "file").touch()
+    # As HOME=/ does for a user without rights: the folder that cannot be made lies above the cache.
+    monkeypatch.setenv("HOME", str(tmp_path / "file"))
+    with pytest.raises(PackError, match="set NSYS_LLM_RECIPES_CACHE to a folder with space and write permission"):
+        export(report, exporter)
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("Error: the report was created by a newer version 2026.2.1.106 of Nsight Systems.", "2026.2.1.106"),
+        (
+            "[ERROR /dvs/2022.1/x.cpp] Nsight Systems 2023.4.4.54\nExportation error: version 2025.5.1 is needed",
+            "2025.5.1",
+        ),
+    ],
+)
+def test_refused_report_tells_the_version_that_nsys_told(tmp_path, said, told):
+    (tmp_path / "new.nsys-rep").write_text("report")
+    line = _reason(tmp_path / "new.nsys-rep", said, 1, Exporter(Path("nsys"), "2023.4.4.54-234433681190v0"))
+    assert line.startswith(f"was written by Nsight {told} and cannot be read by 2023.4.4.54; use that version or newer")

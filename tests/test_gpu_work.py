@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from recipes.events.gpu_work import GRAPH, KERNEL, MEMCPY, MEMSET, Span, read_gpu_work
+from recipes.events.gpu_work import GRAPH, KERNEL, MEMCPY, MEMSET, Span, page_migrations, read_gpu_work
 from recipes.report.report import open_export
 
 P, Q = 100 << 24, 200 << 24
@@ -55,6 +55,15 @@ def test_all_four_kinds_are_work(work):
     ]  # fmt: skip
 
 
+def test_page_migrations_are_named_with_their_direction(work):
+    copies = operations((1, 2, 0, P), (3, 4, 0, P), (5, 6, 0, P), (7, 8, 0, P)) | {"copyKind": [1, 11, 12, 13]}
+    found = work(**{COPIES: copies, KERNELS: kernels((10, 20, 0, P))})
+    assert [found.names[code] for code in found.name] == [
+        "gemm", "memcpy HtoD", "page migration HtoD", "page migration DtoH", "page migration DtoD",
+    ]  # fmt: skip
+    assert page_migrations(found).tolist() == [False, False, True, True, True]
+
+
 def test_rows_without_usable_times_are_dropped_and_counted(work):
     found = work(**{KERNELS: kernels((10, 20, 0, P), (30, 29, 0, P), (0, 0, 0, P), (40, 40, 0, P), (0, 7, 0, P))})
     assert found.start_ns.tolist() == [10, 40, 0]
@@ -99,6 +108,15 @@ def test_same_ordinal_in_two_processes_is_kept_apart_and_said(work):
     assert found.devices.numbers == [0, 1]
     assert found.device.tolist() == [1, 0]
     assert "2 processes use device 0" in found.devices.remark
+
+
+def test_same_ordinal_is_one_gpu_where_the_machine_has_no_other(work):
+    gpus = {"id": [0], "cuDevice": [0], "name": ["H200"], "uuid": ["GPU-a"]}
+    found = work(**{KERNELS: kernels((1, 2, 0, Q), (1, 2, 0, P)), "TARGET_INFO_GPU": gpus})
+    assert (found.devices.numbers, found.device.tolist(), found.devices.remark) == ([0], [0, 0], "")
+    assert (found.devices.gpu_names, found.devices.gpu_uuids) == (["H200"], ["GPU-a"])
+    two = {name: values * 2 for name, values in gpus.items()} | {"id": [0, 1]}
+    assert work(**{KERNELS: kernels((1, 2, 0, Q), (1, 2, 0, P)), "TARGET_INFO_GPU": two}).devices.numbers == [0, 1]
 
 
 def devices(*rows):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import lzma
 import os
 import shutil
 
@@ -9,6 +11,8 @@ import pytest
 
 from conftest import FIXTURES
 from recipes.base.errors import PackError
+from recipes.report import schema
+from recipes.report.report import open_export
 from recipes.run.inputs import find_inputs, open_input
 
 
@@ -229,3 +233,37 @@ def test_export_beside_that_is_older_is_not_read(tmp_path, graph_sqlite):
     (item,) = find_inputs([str(report)])
     with pytest.raises(PackError, match="older than the report"):
         open_input(item, None, print)
+
+
+@pytest.mark.parametrize(("suffix", "pack"), [(".xz", lzma.compress), (".gz", gzip.compress)])
+def test_packed_export_is_unpacked_once(make_export, tmp_path, fresh_cache, suffix, pack):
+    export = make_export("whole.sqlite")
+    packed = tmp_path / "in" / f"run_rank3.sqlite{suffix}"
+    packed.parent.mkdir()
+    packed.write_bytes(pack(export.read_bytes()))
+    (item,) = find_inputs([str(packed.parent)])
+    announced: list[str] = []
+    for _ in range(2):
+        report, _ = open_input(item, None, announced.append)
+        assert report.pairs(schema.EXPORT_INFO) == open_export(export).pairs(schema.EXPORT_INFO)
+    assert (item.label, announced) == ("run_rank3", [f"unpacking {packed.name}"])
+    # Beside the export itself it is no second report.
+    shutil.copy(export, packed.parent / "run_rank3.sqlite")
+    assert names(find_inputs([str(packed.parent)])) == ["run_rank3.sqlite"]
+
+
+@pytest.mark.parametrize("suffix", [".xz", ".gz"])
+def test_packed_export_that_is_cut_off_is_told(make_export, tmp_path, fresh_cache, suffix):
+    pack = lzma.compress if suffix == ".xz" else gzip.compress
+    packed = tmp_path / f"cut.sqlite{suffix}"
+    packed.write_bytes(pack(make_export("whole.sqlite").read_bytes())[:-20])
+    with pytest.raises(PackError, match=r"cut\.sqlite.*cannot be unpacked .*; copy it again"):
+        open_input(find_inputs([str(packed)])[0], None, print)
+    assert not list((fresh_cache / "exports").glob("*.sqlite"))
+
+
+@pytest.mark.parametrize("name", ["run.nsys-rep", "run.sqlite", "run.sqlite.xz"])
+def test_pointer_of_git_lfs_is_named(tmp_path, name):
+    (tmp_path / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:13\nsize 67910142\n")
+    with pytest.raises(PackError, match=f"{name}: a Git LFS pointer, not the file itself; run git lfs pull"):
+        open_input(find_inputs([str(tmp_path / name)])[0], None, print)

@@ -47,7 +47,7 @@ BROKEN = {
     "decode_no_nvtx": {"no_nvtx"},
 }
 #: 2023.4.4 does not say which GPU a process's device 0 is.
-BROKEN_2023 = {"own_gpu": {"device_identity"}, "shared_gpu": {"device_identity"}}
+BROKEN_2023 = {"own_gpu": {"device_identity"}}
 
 
 def analysed(path: Path, *, span: Span = Span(), step_time_ns: float | None = None):
@@ -198,6 +198,80 @@ def test_launches_into_a_graph_under_capture_are_not_lost(make_export):
     assert (row["severity"], row["evidence"]) == ("info", "`layer 0`")
 
 
+def changed(path: Path, *statements: str) -> dict[str, dict]:
+    """What is found in an export after SQL statements."""
+    with sqlite3.connect(path) as db:
+        for statement in statements:
+            db.execute(statement)
+    db.close()
+    return found(path)
+
+
+def test_records_and_launches_that_do_not_fit_are_told(make_export):
+    def whole(name: str) -> Path:
+        return made(make_export, steady(12), name=f"{name}.sqlite")
+
+    # 12 steps of two launches with a kernel each.
+    rows = changed(whole("twice"), f"INSERT INTO {KERNELS} SELECT * FROM {KERNELS} WHERE correlationId <= 6")
+    assert rows["doubled_records"]["evidence"] == "6 of 30 kernel records (20.0 %)"
+    assert "reused_ids" not in rows
+    rows = changed(whole("reused"), f"UPDATE {KERNELS} SET correlationId = 5 WHERE correlationId = 6")
+    assert rows["reused_ids"]["evidence"] == "2 of 24 kernels (8.3 %)"
+    rows = changed(whole("rows"), f"DELETE FROM {RUNTIME} WHERE correlationId IN (7, 8, 9)")
+    assert rows["missing_launches"]["evidence"] == "3 of 24 operations (12.5 %)"
+    # The kernel begins 30 ns after the begin of its launch: shifted by 5,030 ns it is 5,000 ns ahead.
+    shift = f"UPDATE {KERNELS} SET start = start - 5030, end = end - 5030 WHERE correlationId = 20"
+    assert changed(whole("early"), shift)["work_before_launch"]["evidence"] == (
+        "1 of 24 operations (4.2 %), by up to 5.00 us"
+    )
+
+
+def test_copy_calls_without_records_are_told(make_export):
+    def copies(lost: int) -> Path:
+        path = made(make_export, steady(12), name=f"{lost}.sqlite")
+        calls = ", ".join(f"({1100 + n}, {1110 + n}, {P + 1}, {8000 + n}, 90)" for n in range(lost))
+        with sqlite3.connect(path) as db:
+            db.execute("INSERT INTO StringIds VALUES (90, 'cudaMemcpyAsync_v3020')")
+            db.execute(f"INSERT INTO {RUNTIME} VALUES {calls}")
+        db.close()
+        return path
+
+    assert found(copies(4))["lost_copies"]["evidence"] == "4 of 4 calls (100.0 %)"
+    assert "lost_copies" not in found(copies(2))
+
+
+def replayed(make_export, nodes: list[int], name: str) -> Path:
+    """An export of graph launches, each with so many nodes of graph 3."""
+    strings = {"id": [1, 2], "value": [GRAPH_LAUNCH, "gemm"]}
+    rows = [
+        (1000 * n + 10 * node + 50, n + 1, (3 << 32) + node) for n, count in enumerate(nodes) for node in range(count)
+    ]
+    work = {"start": [row[0] for row in rows], "end": [row[0] + 5 for row in rows], "deviceId": [0] * len(rows),
+            "globalPid": [P] * len(rows), "correlationId": [row[1] for row in rows], "demangledName": [2] * len(rows),
+            "shortName": [2] * len(rows), "graphNodeId": [row[2] for row in rows]}  # fmt: skip
+    begins = [1000 * n for n in range(len(nodes))]
+    calls = {"start": begins, "end": [begin + 20 for begin in begins], "globalTid": [P + 1] * len(nodes),
+             "correlationId": [n + 1 for n in range(len(nodes))], "nameId": [1] * len(nodes)}  # fmt: skip
+    return make_export(name, **{KERNELS: work, RUNTIME: calls, "StringIds": strings})
+
+
+def test_replays_with_fewer_nodes_are_told_but_not_at_the_edges(make_export):
+    # Of the eight inner replays one has 4 of 6 nodes and one 5; the first and the last are cut by the window.
+    row = found(replayed(make_export, [2, 6, 6, 4, 6, 6, 5, 6, 6, 1], "short.sqlite"))["short_replays"]
+    assert row["evidence"] == "2 of 8 replays (25.0 %), 3 nodes in all"
+    assert "short_replays" not in found(replayed(make_export, [2, *[6] * 8, 1], "cut.sqlite"))
+
+
+def test_steps_with_part_of_their_operations_are_told(make_export):
+    steps = steady(12, kernels=10)
+    steps[4] = steps[4][:6]
+    row = found(made(make_export, steps))["steps_partial"]
+    assert row["evidence"] == "1 step, of 10 operations as few as 6"
+    # Where steps have all kinds of sizes, none is in part there.
+    uneven = [[(30, 100, "gemm")] * (4 + n % 3 * 3) for n in range(12)]
+    assert "steps_partial" not in found(made(make_export, uneven, name="uneven.sqlite"))
+
+
 def test_window_that_begins_on_a_busy_gpu_is_told(make_export):
     path = made(make_export, steady(12))
     with sqlite3.connect(path) as db:
@@ -205,6 +279,14 @@ def test_window_that_begins_on_a_busy_gpu_is_told(make_export):
         db.execute(f"INSERT INTO {KERNELS} VALUES (900, 990, 0, {P}, 7000, 3, 3)")
     db.close()
     assert found(path)["window_begin"]["evidence"] == "1 operation before the first launch"
+
+
+def test_page_migrations_are_no_work_from_before_the_window(make_export):
+    copies = {"start": [400, 600, 5000], "end": [500, 700, 5100], "deviceId": [0] * 3, "globalPid": [P] * 3,
+              "copyKind": [12, 11, 12], "correlationId": [None] * 3}  # fmt: skip
+    rows = found(made(make_export, steady(12), CUPTI_ACTIVITY_KIND_MEMCPY=copies))
+    assert set(rows) == {"page_migrations"}
+    assert rows["page_migrations"]["evidence"] == "3 page migrations (DtoH 2, HtoD 1), 300 ns in all"
 
 
 def test_window_that_ends_on_a_busy_gpu_is_told(make_export):
@@ -245,6 +327,48 @@ def test_start_up_is_told_with_what_it_consists_of(make_export):
     assert [row["operations"] for row in rows["processes"]] == [24]
 
 
+def test_prefill_before_the_steps_is_no_start_up(make_export):
+    path = made(make_export, steady(12))
+    with sqlite3.connect(path) as db:
+        db.execute("INSERT INTO StringIds VALUES (90, 'prefill_attention')")
+        db.execute(f"INSERT INTO {RUNTIME} VALUES (100, 110, {P + 1}, 800, 1)")
+        db.execute(f"INSERT INTO {KERNELS} VALUES (200, 2500, 0, {P}, 800, 90, 90)")
+        db.execute(f"UPDATE {KERNELS} SET start = start + 2000, end = end + 2000 WHERE correlationId != 800")
+        for table in (RUNTIME, "NVTX_EVENTS"):
+            db.execute(f"UPDATE {table} SET start = start + 2000, end = end + 2000 WHERE start >= 1000")
+    db.close()
+    row = found(path)["startup"]
+    assert (row["severity"], row["message"]) == (
+        "info",
+        "work before the first step: a prefill that is no step, or warm-up",
+    )
+    # 2,300 ns of 2,300 + 12 x 1,000.
+    assert row["evidence"] == "1 kernel that run only before the first step 2.30 us"
+
+
+def test_second_process_that_still_starts_is_start_up(make_export):
+    path = made(make_export, steady(12))
+    with sqlite3.connect(path) as db:
+        db.execute("INSERT INTO StringIds VALUES (90, 'cuLibraryLoadData')")
+        # Another process loads code in the fifth step of 1,150 ns and launches at the end.
+        db.execute(f"INSERT INTO {RUNTIME} VALUES (6000, 9000, {Q + 1}, 1, 90), (14000, 14010, {Q + 1}, 2, 1)")
+        db.execute(f"INSERT INTO {KERNELS} VALUES (14100, 14200, 1, {Q}, 2, 3, 3)")
+    db.close()
+    rows = found(path)
+    assert "loading code 3.00 us (1 call)" in rows["startup"]["evidence"]
+    assert "; process 200 still starts while steps of others run" in rows["startup"]["evidence"]
+    # The first step of 1,150 ns after 9,000 ns: steps begin at 1,000, then every 1,150 ns, the eighth at 9,050.
+    assert rows["startup"]["evidence"].endswith("--filter-time 9050/")
+    assert "setup_in_steps" not in rows
+    # The same process itself does that while its steps run.
+    same = made(make_export, steady(12), name="same.sqlite")
+    with sqlite3.connect(same) as db:
+        db.execute("INSERT INTO StringIds VALUES (90, 'cuLibraryLoadData')")
+        db.execute(f"INSERT INTO {RUNTIME} VALUES (6000, 9000, {P + 1}, 900, 90)")
+    db.close()
+    assert {"setup_in_steps"} == set(found(same))
+
+
 @pytest.mark.parametrize(
     ("lengths", "kind", "figures"),
     [
@@ -266,17 +390,18 @@ def test_changes_of_steps(lengths, kind, figures):
     assert (said, evidence) == (kind, figures)
 
 
-def test_clock_change_is_told_by_the_gemms(make_export):
-    slower = [[(30, length, "ampere_sgemm_128x64_nn"), (30, 200, "elementwise_kernel")]
-              for length in [800] * 6 + [1000] * 6]  # fmt: skip
-    rows = found(made(make_export, slower))
+def test_clock_change_is_told_by_kernels_of_all_kinds(make_export):
+    def steps(gemm: list[int], other: list[int]) -> list:
+        pairs = zip(gemm * 6, other * 6, strict=True)
+        return [[(30, a, "ampere_sgemm_128x64_nn"), (30, b, "elementwise_kernel")] for a, b in sorted(pairs)]
+
+    rows = found(made(make_export, steps([800, 1000], [200, 250])))
     assert set(rows) == {"clock"}
     assert "GEMMs of decode at batch 4 steps two modes" in rows["clock"]["message"]
     assert rows["clock"]["evidence"].startswith("around 800 ns and 1.00 us, 50% in the smaller group, 12 steps")
-    # The same with other kernels says nothing of the clock.
-    others = [[(30, length, "elementwise_kernel"), (30, 200, "ampere_sgemm_128x64_nn")]
-              for length in [800] * 6 + [1000] * 6]  # fmt: skip
-    assert set(found(made(make_export, others))) == {"unsteady"}
+    # Where one kind of kernel alone changes, that is not the clock: neither GEMMs nor others.
+    assert set(found(made(make_export, steps([800, 1000], [200, 200]), name="gemms.sqlite"))) == {"unsteady"}
+    assert set(found(made(make_export, steps([200, 200], [800, 1000]), name="others.sqlite"))) == {"unsteady"}
 
 
 def test_slower_first_step_is_told(make_export):
@@ -323,7 +448,8 @@ def test_process_that_was_not_followed_is_named(make_export):
     strings = {"id": [1, 2, 3, 90, 91, 92], "value": ["x", "y", "gemm", "cuda-EvtHandlr", "[NSys]", "CUPTI worker th"]}
     threads = {
         "nameId": [90, 91, 90, 90, 91, 92],
-        "globalTid": [P + 1, P + 2, Q + 1, *[(300 << 24) + n for n in range(3)]],
+        # 200 began while 100 began threads: it has the first id of a process and its last one.
+        "globalTid": [P + 101, P + 201, Q + 202, *[(300 << 24) + n for n in range(3)]],
     }
     processes = {"globalPid": [P, Q, 300 << 24], "pid": [100, 200, 300], "name": ["python", "python3.11", "rank 1"]}
     kernels = {"start": [10], "end": [20], "deviceId": [0], "globalPid": [P], "correlationId": [1],
@@ -336,10 +462,62 @@ def test_process_that_was_not_followed_is_named(make_export):
     assert row["severity"] == "warn"
     other = {**tables, "PROCESSES": {**processes, "name": ["python", "someone_else", "rank 1"]}}
     assert found(make_export(**other))["processes"]["severity"] == "info"
+    # A higher id alone is somebody else's python.
+    later = {**tables, "ThreadNames": {**threads, "globalTid": [P + 101, P + 199, *threads["globalTid"][2:]]}}
+    row = found(make_export(**later))["processes"]
+    assert (row["severity"], row["evidence"]) == ("info", "process 200 (python3.11), maybe another job")
     mps = {**tables, "PROCESSES": {**processes, "name": ["python", "nvidia-cuda-mps-server", "rank 1"]}}
     assert "processes" not in found(make_export(**mps))
     of_one_rank = {"name": ["Hostname", "DeviceEnvironment"], "value": ["node1", "RANK=3;"]}
     assert found(make_export(**tables, TARGET_INFO_SYSTEM_ENV=of_one_rank))["processes"]["severity"] == "info"
+
+
+#: What tells the processes apart: names of threads, of which the last is the driver's in a process with a context.
+THREADS = {90: "[NSys]", 91: "CUPTI worker thread", 92: "cuda-EvtHandlr"}
+
+
+def with_processes(path: Path, **names: tuple[str, list[int]]) -> Path:
+    """An export with processes of such names and threads, `pid_100=(name, [ids of THREADS])`."""
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE ThreadNames (nameId, globalTid)")
+        db.execute("CREATE TABLE PROCESSES (globalPid, pid, name)")
+        db.executemany("INSERT INTO StringIds VALUES (?, ?)", [*THREADS.items(), (93, "proof_test")])
+        for key, (name, threads) in names.items():
+            pid = int(key.removeprefix("pid_"))
+            db.execute("INSERT INTO PROCESSES VALUES (?, ?, ?)", (pid << 24, pid, name))
+            rows = [(93, (pid << 24) + pid), *((thread, (pid << 24) + pid + thread) for thread in threads)]
+            db.executemany("INSERT INTO ThreadNames VALUES (?, ?)", rows)
+    db.close()
+    return path
+
+
+def test_engine_is_not_that_of_somebody_else(make_export):
+    path = with_processes(made(make_export, steady(12)), pid_100=("python", [90, 91, 92]), pid_9=("VLLM::Worker", [92]))
+    assert analysed(path)["captures"][0]["engine"] is None
+    own = made(make_export, steady(12), name="own.sqlite")
+    own = with_processes(own, pid_100=("VLLM::Worker", [90, 91, 92]), pid_9=("sglang::schedul", [92]))
+    assert analysed(own)["captures"][0]["engine"] == "vllm"
+
+
+def test_process_that_worked_is_there_whatever_its_name(make_export):
+    # Nsight 2020 to 2022 give the name before exec.
+    path = with_processes(made(make_export, steady(12)), pid_100=("nsys-launcher", [90, 91, 92]))
+    tables = analysed(path)
+    assert [(row["pid"], row["name"], row["operations"]) for row in tables["processes"]] == [(100, "proof_test", 24)]
+    assert tables["captures"][0]["working_processes"] == 1
+
+
+def test_launcher_without_launches_is_no_fault_and_lost_work_is(make_export):
+    names = {"pid_100": ("python", [90, 91, 92]), "pid_50": ("pt_elastic", [90, 92])}
+    path = with_processes(made(make_export, steady(12)), **names)
+    row = found(path)["idle_processes"]
+    assert (row["severity"], row["evidence"]) == ("info", "process 50 (pt_elastic)")
+    with sqlite3.connect(path) as db:
+        rows = [(1100 + n, 1110 + n, (50 << 24) + 50, 9000 + n, 1) for n in range(3)]
+        db.executemany(f"INSERT INTO {RUNTIME} VALUES (?, ?, ?, ?, ?)", rows)
+    db.close()
+    row = found(path)["idle_processes"]
+    assert (row["severity"], row["evidence"]) == ("warn", "process 50 (pt_elastic): 3 launches")
 
 
 def test_contexts_without_work_are_named(make_export):
@@ -379,10 +557,42 @@ def test_engine_is_told_and_its_command_shown_nowhere(make_export, tmp_path, com
         (3, "Something that nobody knows", "warn"),
         (2, "Something that nobody knows", "info"),
         (4, "Something that nobody knows", "info"),
+        (3, "CUDA device 0: Unified Memory cannot be traced on devices that don't support peer-to-peer", "info"),
     ],
 )
 def test_diagnostics_count_by_what_they_mean(severity, text, expected):
     assert judged(severity, text) == expected
+
+
+def test_nsight_s_own_reason_is_shown_where_there_is_no_work(make_export):
+    text = "Installed CUDA driver version (13.3) is not supported by this build of Nsight Systems."
+    said = {"timestamp": [0], "severity": [2], "text": [text]}
+    assert "diagnostics" not in found(made(make_export, steady(12), DIAGNOSTIC_EVENT=said))
+    nothing = [[(30, 500, None)] * 2] * 12
+    row = found(made(make_export, nothing, name="nothing.sqlite", DIAGNOSTIC_EVENT=said))["diagnostics"]
+    assert (row["severity"], row["message"]) == ("warn", f"Nsight says: {text}")
+
+
+def test_copies_only_and_kernels_without_any_record_are_told(make_export):
+    copies = {"start": [14900], "end": [15000], "deviceId": [0], "globalPid": [P], "copyKind": [1],
+              "correlationId": [7000]}  # fmt: skip
+    path = made(make_export, [[(30, 500, None)] * 2] * 12, CUPTI_ACTIVITY_KIND_MEMCPY=copies)
+    rows = found(path)
+    assert rows["no_kernels"]["evidence"] == "1 operation, 0 kernels"
+    assert (rows["no_kernels"]["severity"], rows["lost_records"]["evidence"]) == ("warn", "24 launches")
+    assert "none of the kernels that process 100 launched was recorded" in rows["lost_records"]["message"]
+
+
+def test_launches_still_queued_at_the_end_are_no_stop(make_export):
+    # The last 12 of 40 launches have no record: the GPU was that far behind when the window ended.
+    steps = [*steady(14), *([[(30, 500, None)] * 2] * 6)]
+    path = made(make_export, steps)
+    with sqlite3.connect(path) as db:
+        ((last,),) = db.execute(f"SELECT max(start) FROM {RUNTIME} WHERE nameId = 1")
+        db.execute(f"UPDATE {KERNELS} SET end = {last + 5} WHERE correlationId = 28")
+    db.close()
+    rows = found(path)
+    assert not {"records_stop", "lost_records"} & set(rows)
 
 
 def test_alike_diagnostics_are_one_finding(make_export):
@@ -408,6 +618,11 @@ def test_only_ranges_of_libraries_are_no_phases(make_export):
     assert (row["message"], row["evidence"]) == (
         "only NVTX ranges of libraries, so everything is one phase, `all`", "ranges: NCCL 2"
     )  # fmt: skip
+
+
+def test_export_of_2021_is_told_as_old(make_export):
+    path = made(make_export, steady(12), bare=True)
+    assert found(path)["old_schema"]["evidence"] == "it does not tell the version of its schema"
 
 
 def test_schema_beyond_what_was_tested_is_told(make_export):

@@ -13,9 +13,11 @@ from conftest import FIXTURES, REPORTS, pack
 from llm_decode_floor import recipe as floor_recipe
 from llm_decode_floor.analysis import BETWEEN_STEPS, Settings, analyse
 from llm_decode_floor.phase_floors import FloorSettings
+from llm_nccl_sum.analysis import Settings as NcclSettings
+from llm_nccl_sum.analysis import analyse as nccl
 from recipes.capture.capture import Capture
 from recipes.events.gpu_work import Span
-from recipes.models.model import load_model, opaque_model
+from recipes.models.read_model import load_model, opaque_model
 from recipes.nsight.export import export
 from recipes.report.report import open_export
 from recipes.steps.phases import load_phase_rules
@@ -98,6 +100,63 @@ def test_step_below_its_floor_is_said_and_has_no_mbu(sqlite_of, tmp_path):
     done = pack("run", "llm_decode_floor", "--input", path, "--model", "llama-3.1-8b", "--output", tmp_path / "out")
     assert "below its floor" in done.stdout
     assert "so an input is wrong" in done.stdout
+
+
+def test_inter_token_latency_is_told_beside_the_period(make_export, tmp_path):
+    # Decode steps 100 us apart; after every tenth a prefill of 2 ms.
+    rows, now = [], 0
+    for number in range(40):
+        rows.append((now, "decode bs=4"))
+        now += 100_000
+        if number % 10 == 9:
+            rows.append((now, "prefill bs=1 tokens=512"))
+            now += 2_000_000
+    columns = {
+        "start": [start + 10_000 for start, _ in rows], "end": [start + 90_000 for start, _ in rows],
+        "deviceId": [0] * len(rows), "globalPid": [P] * len(rows), "correlationId": list(range(len(rows))),
+        "demangledName": [1] * len(rows), "shortName": [1] * len(rows),
+    }  # fmt: skip
+    path = make_export(
+        StringIds={"id": [1, 2], "value": ["gemm", "cudaLaunchKernel_v7000"]},
+        **{KERNELS: columns,
+           CALLS: {"start": [start + 1 for start, _ in rows], "end": [start + 2 for start, _ in rows],
+                   "globalTid": [MAIN] * len(rows), "nameId": [2] * len(rows), "correlationId": list(range(len(rows)))},
+           "NVTX_EVENTS": ranges(*[(start, start + 90_000, MAIN, text, 59) for start, text in rows])},
+    )  # fmt: skip
+    tables = analysed(path)
+    decode, prefill = (tables["phases"].query(f"phase == '{name}'").iloc[0] for name in ("decode", "prefill"))
+    assert (decode["period_p99_ns"], decode["itl_p50_ns"], decode["itl_p99_ns"]) == (100_000, 100_000, 2_100_000)
+    assert np.isnan(prefill["itl_p50_ns"])
+    assert tables["steps"]["itl_ns"].notna().sum() == 39
+    text = pack("run", "llm_decode_floor", "--input", path, "--output", tmp_path / "out").stdout
+    (head,) = (line for line in text.splitlines() if "ITL p99 ms" in line)
+    (row,) = (line for line in text.splitlines() if line.startswith("decode bs=4 ") and "projected" not in line)
+    assert row.split()[-3:] == ["0.100", "0.100", "2.100"]
+    assert head.split("  ")[-1].strip() == "ITL p99 ms"
+
+
+def test_exposed_communication_is_what_no_work_on_the_device_covers(make_export):
+    # A step of P: a GEMM from 100 to 120, NCCL from 110 to 200. Q computes from 150 to 180, and its own copy of NCCL
+    # runs from 190 to 210.
+    kernels = {
+        "start": [100, 110, 150, 190, 300, 310], "end": [120, 200, 180, 210, 320, 400], "deviceId": [0] * 6,
+        "globalPid": [P, P, 200 << 24, 200 << 24, P, P], "correlationId": [1, 2, 1, 2, 3, 4],
+        "demangledName": [1, 3, 1, 3, 1, 3], "shortName": [1, 3, 1, 3, 1, 3],
+    }  # fmt: skip
+    calls = {"start": [90, 91, 290, 291], "end": [91, 92, 291, 292], "globalTid": [MAIN] * 4, "nameId": [2] * 4,
+             "correlationId": [1, 2, 3, 4]}  # fmt: skip
+    path = make_export(
+        StringIds={"id": [1, 2, 3],
+                   "value": ["gemm", "cudaLaunchKernel_v7000", "ncclDevKernel_AllReduce_Sum_f32_RING_LL"]},
+        TARGET_INFO_CUDA_DEVICE={"gpuId": [0, 0], "cudaId": [0, 0], "pid": [100, 200], "uuid": ["a", "a"]},
+        **{KERNELS: kernels, CALLS: calls,
+           "NVTX_EVENTS": ranges((80, 95, MAIN, "step 0", 59), (280, 295, MAIN, "step 1", 59))},
+    )  # fmt: skip
+    parts = analysed(path)["step_parts"].pivot(index="step", columns="part", values="time_ns").fillna(0)
+    # Of 120 to 200 Q covers 30; of 190 to 200 the time is that of the NCCL kernel that started first.
+    assert parts[["gemm", "communication", "other_work"]].to_numpy().tolist() == [[20, 50, 30], [20, 80, 0]]
+    told = nccl(Capture(open_export(path), Span(), RULES), NcclSettings()).tables["step_communication"].to_pandas()
+    assert told[told["step"].notna()]["exposed_ns"].tolist() == [50, 80]
 
 
 def test_work_of_others_is_told_apart(make_export):
@@ -241,7 +300,12 @@ def test_without_the_profiler_is_shown_beside(worked_example, tmp_path):
     done = pack(
         "run", "llm_decode_floor", "--input", worked_example, "--step-time", "7ms", "--output", tmp_path / "out"
     )
-    assert "Without the profiler a step takes 7.00 ms: the capture is 1.09 times as slow" in done.stdout
+    # The period, as an engine measures: 7.60 ms of step and 50 us to the next.
+    said = "Without the profiler a step takes 7.00 ms, in the capture 7.65 ms start to start: 1.09 times that"
+    assert said in done.stdout
+    for recipe, same in (("llm_idle_gaps", "(1.09 times that)"), ("llm_capture_check", "steps take 1.09 times")):
+        told = pack("run", recipe, "--input", worked_example, "--step-time", "7ms", "--output", tmp_path / recipe)
+        assert same in told.stdout, told.stdout
     assert "No floor without a model" in done.stdout
 
 

@@ -443,7 +443,7 @@ def test_calls_without_a_usable_end_take_no_time(make_export):
 def test_without_launch_records_nothing_is_said_of_graphs(make_export, tmp_path):
     path = make_export(**{KERNELS: kernels((50, 100, 1), (200, 250, 2))})
     said = run(tmp_path, path)
-    assert "launches were not recorded, so nothing is said of CUDA graphs" in said.splitlines()[0]
+    assert "most of the work has no launch in the report, so nothing is said of CUDA graphs" in said.splitlines()[0]
     assert "graphs are o" not in said and "launches: none recorded" in said
 
 
@@ -497,7 +497,7 @@ def test_report_without_steps_has_the_whole_window(make_export, tmp_path):
     )
     tables = analysed(path)
     assert tables["idle"]["phase"].tolist() == ["all"] == tables["gap_histogram"]["phase"].unique().tolist()
-    assert "The launches behind 4.90 us in all of idle time were not recorded" in run(tmp_path, path)
+    assert "What ended 4.90 us in all of idle time has no launch in the report" in run(tmp_path, path)
 
 
 def test_same_report_twice_gives_the_same_rows(exporter, tmp_path):

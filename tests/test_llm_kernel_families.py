@@ -15,6 +15,7 @@ import oracle
 from conftest import FIXTURES, REPORTS, nsight
 from llm_kernel_families.analysis import FAMILIES, Settings, analyse
 from llm_kernel_families.analysis import _by_name as statistics_by_name
+from llm_kernel_families.summary import _verdict
 from recipes.capture.capture import Capture
 from recipes.events.gpu_work import Span, read_gpu_work
 from recipes.kernels.families import GROUPS, load_rules
@@ -150,6 +151,16 @@ def test_opaque_graphs_are_compute_of_their_own_family(make_export):
     path = make_export(StringIds=NAMES, **{KERNELS: kernels((0, 10, NCCL)), GRAPHS: operations((5, 40, 0, P)),
                                            SETS: operations((38, 42, 0, P))})  # fmt: skip
     assert families_of(path)["exclusive_ns"].to_dict() == {"cuda_graph": 35, "memset": 2, "communication": 5}
+
+
+def test_what_opaque_graphs_hold_is_not_called_classified():
+    # 35 of 100 ns are in graphs; none of the rest is unclassified, then 5 ns are.
+    seen = {"report": "a", "device": 0, "family": ["gemm", "cuda_graph", "other"]}
+    told = _verdict(pd.DataFrame({**seen, "time_ns": [65, 35, 0]}))
+    assert told.endswith("on 1 GPU; 35.0 % unseen in CUDA graphs")
+    told = _verdict(pd.DataFrame({**seen, "time_ns": [60, 35, 5]}))
+    assert told.endswith("on 1 GPU; 35.0 % unseen in CUDA graphs, 5.0 % unclassified")
+    assert _verdict(pd.DataFrame({**seen, "time_ns": [100, 0, 0]})).endswith("on 1 GPU; 0.0 % unclassified")
 
 
 def test_devices_are_counted_apart(make_export):

@@ -7,9 +7,11 @@ import json
 import pytest
 
 from recipes.base.errors import PackError
-from recipes.models.model import load_model, opaque_model, parse_model
-from recipes.models.model_bytes import Layout, checkpoint_bytes, kv_bytes, read_bytes, total_parameters
-from recipes.models.quantization import dtype_bytes
+from recipes.models.kv_cache import kv_bytes
+from recipes.models.layout import Layout
+from recipes.models.model_bytes import checkpoint_bytes, read_bytes, total_parameters
+from recipes.models.number_formats import dtype_bytes
+from recipes.models.read_model import load_model, opaque_model, parse_model
 from test_model_bytes import HELD_OUT, LLAMA
 
 
@@ -75,6 +77,20 @@ def test_missing_fields_are_named_together():
         ({"layer_types": ["mamba"] * 32}, "unknown kind 'mamba'"),
         ({"layer_types": ["linear_attention"] * 32}, "unknown kind 'linear_attention'"),
         ({"layer_types": 7}, "wrong kind"),
+        ({"model_type": "exaone4", "sliding_window": 8, "sliding_window_pattern": 0}, "wrong kind"),
+        ({"model_type": ["llama"]}, "is unknown here"),
+        ({"block_configs": [{"attention": {"no_op": True}}]}, r"block_configs means layers that were pruned"),
+        ({"num_kv_shared_layers": 4}, "num_kv_shared_layers means layers that share a KV cache"),
+        ({"use_cla": True, "cla_share_factor": 2}, "use_cla means layers that share a KV cache"),
+        ({"sparsity_config": {"format": "sparse-bitmask"}}, "sparsity_config means sparse weights"),
+        ({"architectures": ["LlamaForSequenceClassification"]}, "LlamaForSequenceClassification has no lm_head"),
+        ({"architectures": ["Qwen2ForRewardModel"]}, "Qwen2ForRewardModel has no lm_head"),
+        ({"model_type": "mistral", "sliding_window": [4096, 0]}, "sliding_window is a list that does not give"),
+        ({"model_type": "mistral", "sliding_window": [4096, 512] * 16}, "sliding_window is a list that does not give"),
+        ({"model_type": "mistral", "sliding_window": [True] * 32}, "sliding_window is a list that does not give"),
+        ({"model_type": "mistral", "sliding_window": "4096"}, "sliding_window is '4096', not a positive"),
+        ({"layer_types": ["sliding_attention"] * 32, "sliding_window": [5] * 32}, "not a positive whole number"),
+        ({"layer_types": ["sliding_attention", "chunked_attention"] * 16, "sliding_window": 8}, "not both read"),
         ({"torch_dtype": "int3"}, "dtype 'int3': unknown"),
         ({"quantization_config": {"quant_method": "hqq"}}, "quantisation 'hqq' is unknown here"),
         ({"quantization_config": {"bits": 4}}, "'without quant_method' is unknown"),
@@ -96,6 +112,24 @@ def test_bad_values_are_refused(changes, why):
     with pytest.raises(PackError, match=why) as raised:
         parse_model("m", {**LLAMA, **changes})
     assert len(str(raised.value).splitlines()) == 1
+
+
+def test_variants_that_change_nothing_are_read():
+    plain = parse_model("m", LLAMA)
+    none = {"block_configs": None, "num_kv_shared_layers": 0, "use_cla": False, "architectures": ["LlamaForCausalLM"]}
+    assert parse_model("m", {**LLAMA, **none}) == plain
+    window = parse_model("m", {**LLAMA, "sliding_window": 4096})
+    assert window.window is None
+    assert window.remarks == ("the config's sliding_window is not used: layers of llama attend to all tokens",)
+
+
+def test_window_of_each_layer():
+    mistral = {**LLAMA, "model_type": "mistral"}
+    model = parse_model("m", {**mistral, "sliding_window": [None, 4096] * 16})
+    assert (model.window, model.layers[:2]) == (4096, ("full_attention", "sliding_attention"))
+    # 16 layers see 10000 tokens, 16 see 4096; 2 x 8 kv heads x 128 x 2 bytes each.
+    assert kv_bytes(model, 1, 10000) == 16 * (10000 + 4096) * 4096
+    assert parse_model("m", {**mistral, "sliding_window": [0] * 32}).window is None
 
 
 def test_files_that_are_no_config(tmp_path):

@@ -125,6 +125,23 @@ def test_exports_of_2022_name_their_version_otherwise(make_export):
     assert report.pairs(schema.EXPORT_INFO) == [("EXPORT_SCHEMA_VERSION", "2.9.0")]
 
 
+def test_exports_that_do_not_tell_their_version_are_read_where_they_can_be(make_export):
+    strings = {"id": [1], "value": ["gemm"]}
+    old = {
+        "start": [10],
+        "end": [20],
+        "deviceId": [0],
+        "globalPid": [7 << 24],
+        "correlationId": [1],
+        "demangledName": [1],
+    }
+    report = open_export(make_export(bare=True, StringIds=strings, **{KERNEL: old}))
+    assert report.read(schema.KERNELS, ["start_ns", "name"]).to_pylist() == [{"start_ns": 10, "name": "gemm"}]
+    older = {name: values for name, values in old.items() if name != "globalPid"}
+    with pytest.raises(PackError, match=r"too old .*as in exports of 2021 and older"):
+        open_export(make_export("older.sqlite", bare=True, StringIds=strings, **{KERNEL: older}))
+
+
 def test_part_of_an_export_is_refused(make_export):
     with pytest.raises(PackError, match="not a whole Nsight export"):
         open_export(make_export(bare=True, **{KERNEL: kernels()}))

@@ -186,3 +186,19 @@ def test_demo_runs_without_any_nsight(tmp_path):
     assert done.stderr.startswith("demo: no nsys at /nothing/here")
     assert "$ python -m recipes run llm_kernel_families" in done.stdout
     assert (tmp_path / "checkout/demo_output/families.parquet").exists()
+
+
+def test_demo_tells_what_the_shell_lacks_for_the_next_command(tmp_path, monkeypatch):
+    nsys, python = tmp_path / "nsight" / "nsys", tmp_path / "venv" / "python"
+    for program in (nsys, python, python.with_name("python3")):
+        program.parent.mkdir(exist_ok=True)
+        program.touch(mode=0o755)
+    monkeypatch.setenv("PATH", "/nowhere")
+    lines = demo.next_steps(nsys, python).splitlines()
+    assert lines[1] == f"    export PATH={nsys.parent}:{python.parent}:$PATH"
+    assert lines[2] == "    nsys recipe llm_kernel_families --input run/"
+    monkeypatch.setenv("PATH", str(nsys.parent))
+    assert f"export PATH={python.parent}:$PATH" in demo.next_steps(nsys, python)
+    monkeypatch.setenv("PATH", f"{nsys.parent}:{python.parent}")
+    assert "export" not in demo.next_steps(nsys, python)
+    assert f"{python} -m recipes run" in demo.next_steps(None, python)

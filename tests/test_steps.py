@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from conftest import FIXTURES, REPORTS, nsight
+from llm_idle_gaps.analysis import Settings as IdleSettings
+from llm_idle_gaps.analysis import analyse as idle_gaps
 from recipes.capture.capture import ALL, Capture
 from recipes.events.gpu_work import Span
 from recipes.report.report import open_export
@@ -200,8 +202,8 @@ def ranges(*rows):
 
 @pytest.fixture
 def made(make_export):
-    def make(kernel_rows, call_rows, range_rows, *, needs=()):
-        return read(needs=needs, path=make_export(
+    def make(kernel_rows, call_rows, range_rows):
+        return read(make_export(
             StringIds={"id": [1, 2], "value": ["gemm", "cudaLaunchKernel_v7000"]},
             **{KERNELS: kernels(*kernel_rows), CALLS: calls(*call_rows), "NVTX_EVENTS": ranges(*range_rows)},
         ))  # fmt: skip
@@ -276,9 +278,60 @@ def test_loader_with_ranges_of_its_own_is_no_part_of_a_timed_step(made):
     assert capture.attribution.step.tolist() == [OUTSIDE]
 
 
+def test_workers_with_start_end_ranges_have_their_own_steps(make_export):
+    # Two threads, each with a GPU of its own: 12 steps of 1,000 us, the second worker's 400 us later; in the middle of
+    # each its launch, of work as long as the step.
+    rows = [(worker, 1_000_000 * number + 400_000 * worker) for number in range(12) for worker in (0, 1)]
+    events = [(start, start + 999_000, P + 1 + worker, f"{('prefill', 'decode')[worker]} bs={worker + 1}", 60)
+              for worker, start in rows]  # fmt: skip
+    launched = [(start + 500_000, start + 505_000, P + 1 + worker, n) for n, (worker, start) in enumerate(rows)]
+    work = operations(*[(start + 500_000, start + 1_500_000, worker, P) for worker, start in rows],
+                      demangledName=1, shortName=1)  # fmt: skip
+    path = make_export(
+        StringIds={"id": [1, 2], "value": ["gemm", "cudaLaunchKernel_v7000"]},
+        **{KERNELS: {**work, "correlationId": list(range(24))}, CALLS: calls(*launched)},
+        NVTX_EVENTS=ranges(*events),
+    )
+    capture = read(path)
+    entries = capture.projection
+    assert len(entries) == 24
+    assert entries.duration_ns.tolist() == [1_000_000] * 24
+    meanings = [capture.steps.meanings[step] for step in entries.step]
+    told = [(device, one.phase, one.batch) for device, one in zip(entries.device.tolist(), meanings, strict=True)]
+    assert told == [(0, "prefill", 1)] * 12 + [(1, "decode", 2)] * 12
+    assert set(capture.attribution.way.tolist()) == {2}
+
+
+def test_worker_between_its_start_end_ranges_is_in_no_step(made):
+    timed = [(0, 100, MAIN, "step 0", 60), (200, 300, MAIN, "step 1", 60), (50, 400, AUTOGRAD, "step 0", 60)]
+    capture = made([(500, 510, P, 1), (520, 530, P, 2)], [(150, 155, MAIN, 1), (160, 165, LOADER, 2)], timed)
+    # A thread without steps is any's that is open.
+    assert capture.attribution.step.tolist() == [OUTSIDE, 1]
+
+
+def test_step_inside_another_threads_start_end_range_is_one(made):
+    timed = [(0, 300, MAIN, "step 0", 60), (100, 200, AUTOGRAD, "step 0", 60), (120, 130, AUTOGRAD, "step 9", 60)]
+    capture = made([(500, 510, P, 1), (520, 530, P, 2)], [(150, 155, MAIN, 1), (125, 127, AUTOGRAD, 2)], timed)
+    assert capture.steps.texts == ["step 0", "step 0"]
+    assert capture.attribution.step.tolist() == [0, 1]
+
+
 def test_operation_without_a_launch_is_kept_and_counted(made):
     capture = made([(50, 60, P, 1), (70, 80, P, 2)], [(40, 45, MAIN, 1)], STEPS)
     assert capture.attribution.step.tolist() == [0, NO_LAUNCH]
+
+
+def test_rules_tell_the_steps_of_all_processes_in_the_time_range(made):
+    # Both processes have two steps of one rule, Q's two a second later.
+    named = [(start + later, start + later + 50, process + 1, f"step {start}", 59)
+             for process, later in ((P, 0), (Q, 1000)) for start in (0, 100)]  # fmt: skip
+    launches = [(start + 10, start + 15, thread, n) for n, (start, _, thread, *_) in enumerate(named)]
+    work = [(start + 10, start + 40, thread - 1, n) for start, _, thread, n in launches]
+    whole = made(work, launches, named)
+    (rule,) = set(whole.steps.rules.values())
+    assert whole.phase_rule() == f"{rule} (4 steps)"
+    assert whole.coverage().startswith(f"{rule} (4 steps); of GPU time")
+    assert Capture(whole.report, Span(110, 1060), RULES).phase_rule() == f"{rule} (2 steps)"
 
 
 def test_launch_without_an_operation_marks_its_step(made):
@@ -302,6 +355,42 @@ def test_period_runs_to_the_next_step_on_the_device(made):
     projection = project(capture.work, capture.attribution.step, capture.steps)
     assert projection.duration_ns.tolist() == [40, 10]
     assert projection.period_ns.tolist() == [200, NONE]
+
+
+def test_inter_token_latency_runs_to_the_next_decode_step_of_the_engine(made):
+    # Three decode steps of 100 each with a prefill of 2,000 before the last; another thread's engine decodes between.
+    named = [(0, 20, MAIN, "decode bs=4", 59), (50, 70, AUTOGRAD, "decode bs=1", 59),
+             (100, 120, MAIN, "decode bs=3", 59), (200, 220, MAIN, "prefill bs=1", 59),
+             (350, 370, AUTOGRAD, "decode bs=1", 59), (2200, 2220, MAIN, "decode bs=4", 59)]  # fmt: skip
+    launches = [(start, start + 5, thread, n) for n, (start, _, thread, *_) in enumerate(named)]
+    capture = made([(start + 10, start + 20, P, n) for n, (start, *_) in enumerate(named)], launches, named)
+    projection = capture.projection
+    assert projection.start_ns.tolist() == [10, 60, 110, 210, 360, 2210]
+    # The plain period: to the next step of the process, whatever it does.
+    assert projection.period_ns.tolist() == [50, 50, 100, 150, 1850, NONE]
+    assert projection.itl_ns.tolist() == [100, 300, 2100, NONE, NONE, NONE]
+
+
+def test_step_on_several_gpus_ends_with_its_last_and_begins_with_its_first(make_export):
+    # A pipeline of two stages: each step 100 on GPU 0, then 100 on GPU 1, then 30 until the next step.
+    starts = [0, 230, 460]
+    events = [(start, start + 50, MAIN, f"step {number}", 59) for number, start in enumerate(starts)]
+    launched = [(start + 1 + stage, start + 2 + stage, MAIN, 2 * number + stage)
+                for number, start in enumerate(starts) for stage in (0, 1)]  # fmt: skip
+    work = operations(*[(start + 100 * stage + 10, start + 100 * stage + 110, stage, P)
+                        for start in starts for stage in (0, 1)], demangledName=1, shortName=1)  # fmt: skip
+    path = make_export(
+        StringIds={"id": [1, 2], "value": ["gemm", "cudaLaunchKernel_v7000"]},
+        **{KERNELS: {**work, "correlationId": list(range(6))}, CALLS: calls(*launched)},
+        NVTX_EVENTS=ranges(*events),
+    )
+    projection = read(path).projection
+    assert projection.device.tolist() == [0, 0, 0, 1, 1, 1]
+    assert projection.period_ns.tolist() == [230, 230, NONE] * 2
+    assert projection.between_ns.tolist() == [30, 30, NONE] * 2
+    # GPU 0 is idle for 130 after each step, of which the step takes 100 on GPU 1.
+    told = idle_gaps(read(path), IdleSettings()).tables["step_idle"].to_pandas()
+    assert told["idle_after_ns"].fillna(NONE).tolist() == [30, 30, NONE] * 2
 
 
 def test_marks_and_domains_are_no_ranges(made):

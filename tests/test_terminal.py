@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from conftest import FIXTURES, ROOT
-from recipes.base.terminal import plain, progress
+from recipes.base.terminal import fitted, plain, progress, text_width
 
 
 def test_control_characters_are_written_out():
@@ -41,3 +41,17 @@ def test_progress_shows_on_a_terminal(inside, nsys, tmp_path):
     assert "[1/1] analysing decode_graph" in shown
     # Cleared before the summary, which then starts at the left.
     assert "\r\x1b[KGEMM" in shown.replace("\r\x1b[K\r\x1b[K", "\r\x1b[K")
+
+
+def test_long_lines_are_broken_with_hanging_indents_and_tables_are_not():
+    text = "1. one two three four\nquality: warn (1 report)\nname      time  share\nshort"
+    assert fitted(text, 14).split("\n") == [
+        "1. one two", "   three four", "quality: warn", "  (1 report)", "name      time  share", "short",
+    ]  # fmt: skip
+
+
+def test_without_a_terminal_text_keeps_its_width(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    assert text_width(118) == 118
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    assert text_width(118) == 40

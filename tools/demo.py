@@ -48,15 +48,33 @@ def run_without_nsys(output: str) -> int:
         return subprocess.run([sys.executable, *command[1:]], cwd=ROOT, check=False).returncode
 
 
+def next_steps(nsys: Path | None, python: Path) -> str:
+    """How to run recipes on one's own reports after this: what the shell lacks for the README's commands."""
+    if nsys is None:
+        return f"On your own exports: {python} -m recipes run {RECIPE} --input run/"
+    wanted = {"nsys": nsys, "python3": python.with_name("python3")}
+    lacking = [str(path.parent) for name, path in wanted.items() if shutil.which(name) != str(path)]
+    if not lacking:
+        return f"On your own reports: nsys recipe {RECIPE} --input run/"
+    return (
+        "On your own reports, from this folder:\n"
+        f"    export PATH={':'.join(lacking)}:$PATH\n    nsys recipe {RECIPE} --input run/"
+    )
+
+
 def main() -> int:
     """Run the job with Nsight Systems if there is any way to have one."""
     try:
         installation = find_or_fetch()
     except PackError as error:
         print(f"demo: {error}\nWithout it, the same job runs on the report's SQLite export.", file=sys.stderr)
-        return run_without_nsys(fresh_output())
+        status = run_without_nsys(fresh_output())
+        print(next_steps(None, Path(sys.executable)))
+        return status
     print(f"Nsight Systems {installation.version_text} at {installation.nsys}")
-    return run_through_nsys(installation.nsys, fresh_output())
+    status = run_through_nsys(installation.nsys, fresh_output())
+    print(next_steps(installation.nsys, Path(sys.executable)))
+    return status
 
 
 if __name__ == "__main__":

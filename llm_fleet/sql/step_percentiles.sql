@@ -15,7 +15,7 @@
 --   reports           int64   reports in these
 --   steps             int64   steps, once per device; edge steps are excluded
 --   periods           int64   steps with a following step, and so a period
---   period_p50_ns     double  median period (start to start: inter-token latency in decode)
+--   period_p50_ns     double  median period (start to start)
 --   period_p99_ns     double  its 99th percentile
 --   duration_p50_ns   double  median projected duration
 --   duration_p99_ns   double  its 99th percentile

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import shutil
 import signal
 import sys
+import textwrap
 import threading
 import time
 import unicodedata
@@ -22,6 +25,26 @@ def plain(text: str, *, keep_lines: bool = False) -> str:
     return "".join(
         c if (c == "\n" and keep_lines) or not unicodedata.category(c).startswith("C") else _escaped(c) for c in text
     )
+
+
+def text_width(default: int) -> int:
+    """How many columns text may take: those of the terminal that standard output is, `default` for files and pipes."""
+    return shutil.get_terminal_size((default, 0)).columns if sys.stdout.isatty() else default
+
+
+def fitted(text: str, width: int) -> str:
+    """A text whose long lines are broken to a width, with hanging indents; the rows of tables stay whole."""
+    return "\n".join(part for line in text.split("\n") for part in _broken(line, width))
+
+
+def _broken(line: str, width: int) -> list[str]:
+    # An item's number or dash.
+    mark = re.findall(r"^ *(?:\d+\. |- )?", line)[0]
+    # Columns of a table stand two spaces apart.
+    if len(line) <= width or "  " in line[len(mark) :]:
+        return [line]
+    indent = " " * (len(mark) or 2)
+    return textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def _escaped(character: str) -> str:

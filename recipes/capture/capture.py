@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -9,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from recipes.capture.edges import edge_steps
+from recipes.capture.edges import REASONS, WHOLE, incomplete_steps, skip, with_one_offs
+from recipes.capture.one_offs import OneOff, Seen, find_one_offs
 from recipes.capture.passes import Called, attribute, read_calls
 from recipes.capture.processes import Process, processes_of
 from recipes.events.api_calls import count_graph_launches
@@ -18,8 +20,9 @@ from recipes.events.gpu_work import GpuWork, Span, read_gpu_work, select
 from recipes.events.host_activity import HostActivity
 from recipes.events.launch_state import graph_launches
 from recipes.events.launches import Launches
+from recipes.kernels.context import families_in_context
 from recipes.kernels.families import load_rules
-from recipes.kernels.work_families import NameFamilies, name_families
+from recipes.kernels.work_families import NameFamilies
 from recipes.report.facts import Facts, read_facts
 from recipes.report.report import Report
 from recipes.steps.attribution import WAYS, Attribution
@@ -42,8 +45,16 @@ class Capture:
     PackError when the report's export is damaged.
     """
 
-    def __init__(self, report: Report, span: Span, rules: Sequence[PhaseRule], facts: Facts | None = None) -> None:
-        self.report, self.span, self._rules = report, span, rules
+    def __init__(
+        self,
+        report: Report,
+        span: Span,
+        rules: Sequence[PhaseRule],
+        facts: Facts | None = None,
+        *,
+        skip_steps: int = 0,
+    ) -> None:
+        self.report, self.span, self._rules, self._skip_steps = report, span, rules, skip_steps
         #: What the report says of itself and the user of it.
         self.facts = facts or read_facts(report, "")
         self._families: dict[Path | None, NameFamilies] = {}
@@ -154,7 +165,8 @@ class Capture:
         """Of each step, how many of its operations are looked at, and how many are not."""
         step, count = self._steps[1].step, len(self.steps)
         kept = self._kept if self.filtered else np.ones(len(step), dtype=bool)
-        return tuple(np.bincount(step[(step >= 0) & chosen], minlength=count) for chosen in (kept, ~kept))
+        of, others = (np.bincount(step[(step >= 0) & chosen], minlength=count) for chosen in (kept, ~kept))
+        return of, others
 
     @cached_property
     def within(self) -> np.ndarray:
@@ -174,14 +186,40 @@ class Capture:
         return project(self.work, self.attribution.step, self.steps)
 
     @cached_property
+    def _incomplete(self) -> np.ndarray:
+        """Why steps do not count that are incomplete or skipped, int8 per step."""
+        if len(self._named_steps):
+            _ = self._called  # one pass for all that one-off events are looked for in
+        reason = incomplete_steps(self.report, self.work, self.steps, self.attribution, self.cut)
+        return skip(reason, self.steps, self.within, self._skip_steps)
+
+    @cached_property
+    def one_offs(self) -> list[OneOff]:
+        """The one-off events in steps that are whole else."""
+        counted = self._incomplete[self.projection.step] == WHOLE
+        if not counted.any():
+            return []
+        communicates = self.families().communicating(self.work.name)
+        return find_one_offs(Seen(self.work, self.steps, self.projection, counted, communicates, self.survey))
+
+    @cached_property
+    def _edge_code(self) -> np.ndarray:
+        return with_one_offs(self._incomplete, self.one_offs)
+
+    @cached_property
     def edge(self) -> np.ndarray:
-        """Which steps may be incomplete, bool per step."""
-        return edge_steps(self.report, self.work, self.steps, self.attribution, self.cut)
+        """Which steps do not stand for the others (incomplete, hit by a one-off event, skipped), bool per step."""
+        return self._edge_code != WHOLE
+
+    @cached_property
+    def edge_reason(self) -> np.ndarray:
+        """Why they do not, one of REASONS, object per step; None for steps that count."""
+        return np.array([*REASONS, None], dtype=object)[self._edge_code]
 
     def families(self, rules: Path | None = None) -> NameFamilies:
         """The family of each kernel name, a user's rules in front. PackError when their file is none."""
         if rules not in self._families:
-            self._families[rules] = name_families(self.work, load_rules(rules))
+            self._families[rules] = families_in_context(self.work, load_rules(rules), self.attribution.step)
         return self._families[rules]
 
     @cached_property
@@ -202,21 +240,30 @@ class Capture:
     # What is told of it.
 
     def phases(self) -> list[tuple[str, np.ndarray | slice]]:
-        """Each phase and what selects its operations: `all`, the phases that were found, `outside` the steps."""
+        """Each phase and what selects its operations: `all`, the phases that were found, `outside` the steps.
+
+        Work in skipped steps counts as outside.
+        """
         everything: list[tuple[str, np.ndarray | slice]] = [(ALL, slice(None))]
         if not len(self.steps):
             return everything
         step = self.attribution.step
-        phase = np.where(step >= 0, self.steps.phase[np.maximum(step, 0)], -1)
+        phase_of_step = self.steps.phase
+        if self._skip_steps:
+            skipped = skip(np.full(len(self.steps), WHOLE, dtype=np.int8), self.steps, self.within, self._skip_steps)
+            phase_of_step = np.where(skipped == WHOLE, phase_of_step, -1)
+        phase = np.where(step >= 0, phase_of_step[np.maximum(step, 0)], -1)
         named = [(name, phase == code) for code, name in enumerate(self.steps.phases)]
         return [*everything, *named, (OUTSIDE, phase < 0)]
 
     def phase_rule(self) -> str | None:
-        """The rule that gave the steps and its matches, of each process where they differ; None without steps."""
+        """The rules that gave the steps, each with its steps looked at, of all processes; None without steps."""
         if not len(self.steps):
             return None
-        rules = {f"{rule} ({count:,} steps)" for rule, count in self.steps.rules.values()}
-        return "; ".join(sorted(rules))
+        counts: Counter[str] = Counter()
+        for pid, rule in self.steps.rules.items():
+            counts[rule] += int(np.count_nonzero(self.within & (self.steps.pid == pid)))
+        return "; ".join(f"{rule} ({count:,} steps)" for rule, count in sorted(counts.items()))
 
     def coverage(self) -> str:
         """How the steps were found and the share of GPU time in them, by the way it came there; empty without work."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from recipes import __version__
-from recipes.base.cache_folder import cache_root
+from recipes.base.cache_folder import NOWHERE, cache_root
 from recipes.base.pack import ROOT, recipe_names
 from recipes.base.terminal import plain
 from recipes.base.units import format_count
@@ -49,7 +49,11 @@ def rows(found: Search, best: Installation | None, python: RecipePython | None) 
         yield from python_rows(best, python)
         yield from package_rows(python)
     yield from reach_rows(found.installations)
-    yield "cache", INFO, f"{cache_root()}: {folder_size(cache_root()) / 1e6:.0f} MB (may be deleted at any time)"
+    if cache_root() == NOWHERE:
+        yield "cache", BAD, "no home folder is known, so exports of reports cannot be kept"
+        yield "", DO, "export NSYS_LLM_RECIPES_CACHE=FOLDER, one that you can write"
+    else:
+        yield "cache", INFO, f"{cache_root()}: {folder_size(cache_root()) / 1e6:.0f} MB (may be deleted at any time)"
 
 
 def nsight_rows(found: Search, best: Installation | None) -> Iterator[Row]:

@@ -21,11 +21,17 @@ _LONGEST_FIRST = "|".join(sorted(map(re.escape, _TYPES), key=len, reverse=True))
 _TYPE = re.compile(rf"(?<![A-Za-z0-9])({_LONGEST_FIRST})(?![A-Za-z0-9])")
 # In order; the first that the name, without parameters, holds.
 _OPERATIONS = (
+    # TransformerEngine's: reduce-scatter, all-gather, both.
+    (r"userbuffers\w*_rs(?![a-z])", "reduce_scatter"),
+    (r"userbuffers\w*_ag(?![a-z])", "all_gather"),
+    (r"userbuffers\w*sum_inplace", "all_reduce"),
+    (r"userbuffers_(?:push|pull)", "send_recv"),
+    # To experts and back, as moeA2ADispatch is: ranks send as much as the routing says.
+    (r"combine", "combine"),
+    (r"dispatch|notify", "dispatch"),
     (r"all_?to_?all|a2a(?![a-z])|A2A", "all_to_all"),
     (r"all_?gather", "all_gather"),
     (r"reduce_?scatter", "reduce_scatter"),
-    (r"combine", "combine"),
-    (r"dispatch|notify", "dispatch"),
     (r"all_?reduce|cross_device_reduce|one_?shot|two_?shot|lamport|quick_?reduce|(?<![a-z])cuda_ar_", "all_reduce"),
     (r"broadcast", "broadcast"),
     (r"send_?recv|push_?pull|halo|p2p|_send|_recv|put_signal", "send_recv"),
@@ -35,6 +41,7 @@ _OPERATIONS = (
 _NCCL_OPERATIONS = {
     "AllReduce": "all_reduce", "AllGather": "all_gather", "ReduceScatter": "reduce_scatter", "Broadcast": "broadcast",
     "Reduce": "reduce", "SendRecv": "send_recv", "AllToAll": "all_to_all", "AlltoAll": "all_to_all",
+    "Gather": "gather", "Scatter": "scatter",
 }  # fmt: skip
 # Fused with what comes behind the reduction: not a collective alone.
 _FUSED = re.compile(r"(?i)fusion|fused|rms_?norm|residual|_norm|moefinalize")

@@ -27,11 +27,13 @@ class Collectives:
 
     `rows` int64, places in the table of communication kernels; `collective` int64 from 0 on; `participant` int64;
     `step` int64, the step that they were matched in, -1 for none; `vote` int64, a number for each step of each
-    phase, -1 for none; `duration_ns`, `transfer_ns`, `wait_ns` int64; `last` bool, for nobody where two are equally
+    phase, -1 for none; `place` int64, over `phases` the collective's place from 0 on in its step, the remainder the
+    phase, -1 for no step; `duration_ns`, `transfer_ns`, `wait_ns` int64; `last` bool, for nobody where two are equally
     short; `arrival_ns` int64, after the first one, clocks aligned. `offset_ns`, `residual_ns` float for each of
     `members`. `aligned`: clocks agree better than ranks wait. `unmatched` kernels that some rank lacks or that lie
     in steps with unequal numbers or in incomplete ones (`edges`); `uneven` such steps; `left_out_ns` the waiting in
-    the first collective, which is not among these, None without any. `apart`: the captures do not overlap in time.
+    the first collective, which is not among these, None without any. `step_ns`: from one step's first collective to the
+    next one's, the median, nan for fewer than two. `apart`: the captures do not overlap in time.
     `unclear`: which steps belong together cannot be told. `reports`: how many these ranks come from.
     """
 
@@ -42,6 +44,7 @@ class Collectives:
     participant: np.ndarray
     step: np.ndarray
     vote: np.ndarray
+    place: np.ndarray
     duration_ns: np.ndarray
     transfer_ns: np.ndarray
     wait_ns: np.ndarray
@@ -54,6 +57,8 @@ class Collectives:
     uneven: int
     shifted: int
     left_out_ns: int | None
+    step_ns: float
+    phases: int
     apart: bool
     unclear: bool
     reports: int
@@ -106,8 +111,8 @@ def told_by_all(communicator: pd.Series, participant: np.ndarray) -> pd.Series:
 def match_sets(kernels: pd.DataFrame, participant: np.ndarray, sets: np.ndarray) -> list[Collectives]:
     """Matches kernels (rows of COMMUNICATION; `clock_ns` without nulls) set by set.
 
-    Those of one operation, or where the communicator is not known of one kernel name, are matched by their order inside
-    the step. The first collective of each set is left out: ranks enter the window at different times.
+    Those of one operation, or where the communicator is not known of one kernel name and stream, are matched by their
+    order inside the step. The first collective of each set is left out: ranks enter the window at different times.
     """
     chosen = np.flatnonzero(kernels["operation"].isin(SPLIT).to_numpy())
     order = chosen[np.argsort(sets[chosen], kind="stable")]
@@ -139,6 +144,8 @@ def _match(kernels: pd.DataFrame, participant: np.ndarray, every: np.ndarray) ->
         return empty.collectives(**unmatched, unclear=True)
     vote = _combined(phase, step + 1 - step.min())
     context = _combined(vote, _codes(mine["operation"] if named else mine["name"]))
+    if not named:
+        context = _combined(context, _nth_stream(mine["stream"], own))
     order = np.lexsort((start_ns, context, own))
     even = _even(context, own, len(members))
     uneven = len(np.unique(vote[~even[context] & ~unclear]))
@@ -147,22 +154,40 @@ def _match(kernels: pd.DataFrame, participant: np.ndarray, every: np.ndarray) ->
     order = order[even[context[order]]]
     # Kernels of one key lie together, one of each member in order.
     order = order[np.lexsort((own[order], key[order]))].reshape(-1, len(members))
+    order = order[_of_even_sizes(mine, order)]
     order = order[np.argsort(start_ns[order].min(axis=1, initial=np.iinfo(np.int64).max), kind="stable")]
     first_ns = duration_ns[order[0]] if len(order) else None
-    order = order[1:]
+    vote = np.where(step < 0, -1, vote)
+    phases = int(phase.max(initial=0)) + 1
+    nth, step_ns = _places_in_steps(vote, start_ns, order[:, 0])
+    place = np.where(nth < 0, -1, nth * phases + phase[order[:, 0]])
+    order, place = order[1:], place[1:]
     return empty.collectives(
         rows=rows[order].ravel(),
         collective=np.repeat(np.arange(len(order)), len(members)),
         participant=members[own[order]].ravel(),
         step=step[order].ravel(),
-        vote=np.where(step < 0, -1, vote)[order].ravel(),
+        vote=vote[order].ravel(),
+        place=np.repeat(place, len(members)),
         unmatched=len(every) - order.size - (0 if first_ns is None else len(members)),
         edges=unmatched["edges"],
         uneven=uneven,
         shifted=shifted,
         left_out_ns=None if first_ns is None else int((first_ns - first_ns.min()).sum()),
+        step_ns=step_ns,
+        phases=phases,
         **_split(start_ns[order], duration_ns[order], report_of),
     )
+
+
+def _places_in_steps(vote: np.ndarray, start_ns: np.ndarray, first: np.ndarray) -> tuple[np.ndarray, float]:
+    """For each collective, of which `first` are one rank's kernels by time, its place from 0 on among those of its
+    step, -1 for no step; and the median ns from step to step, nan for fewer than two."""
+    nth = places(np.argsort(vote[first], kind="stable"), vote[first] + 1)
+    inside = vote[first] >= 0
+    begins_ns = np.sort(start_ns[first][inside & (nth == 0)])
+    step_ns = float(np.median(np.diff(begins_ns))) if len(begins_ns) > 1 else np.nan
+    return np.where(inside, nth, -1), step_ns
 
 
 @dataclass(frozen=True)
@@ -181,6 +206,7 @@ class _Parts:
             "participant",
             "step",
             "vote",
+            "place",
             "duration_ns",
             "transfer_ns",
             "wait_ns",
@@ -189,7 +215,8 @@ class _Parts:
         unknown = np.full(len(self.members), np.nan)
         counts = dict.fromkeys(("unmatched", "edges", "uneven", "shifted"), 0)
         empty = {**dict.fromkeys(arrays, none), **counts, "last": none.astype(bool), "offset_ns": unknown,
-                 "residual_ns": unknown, "left_out_ns": None, "apart": False, "unclear": False}  # fmt: skip
+                 "residual_ns": unknown, "left_out_ns": None, "step_ns": np.nan, "phases": 1,
+                 "apart": False, "unclear": False}  # fmt: skip
         return Collectives(self.members, self.communicator, reports=self.reports, **{**empty, **given})
 
 
@@ -275,6 +302,27 @@ def _even(context: np.ndarray, own: np.ndarray, members: int) -> np.ndarray:
     counts = np.bincount(context * members + own, minlength=(int(context.max(initial=0)) + 1) * members)
     by_member = counts.reshape(-1, members)
     return (by_member == by_member[:, :1]).all(axis=1)
+
+
+def _nth_stream(stream: pd.Series, own: np.ndarray) -> np.ndarray:
+    """For each kernel the place of its stream among its rank's, by number: communicators have streams of their own, and
+    ranks make them in the same order. 0 for all where ranks have unequal numbers of them."""
+    numbers = stream.fillna(-1).to_numpy(dtype=np.int64)
+    pairs, pair = np.unique(np.stack([own, numbers], axis=1), axis=0, return_inverse=True)
+    counts = np.bincount(pairs[:, 0])
+    if (counts != counts[0]).any():
+        return np.zeros(len(own), dtype=np.int64)
+    return (np.arange(len(pairs)) % counts[0])[pair.ravel()]
+
+
+def _of_even_sizes(mine: pd.DataFrame, order: np.ndarray) -> np.ndarray:
+    """Of each collective, a row of `order`, whether its kernels take equally long when nobody waits. All-to-alls do
+    where all ranks are known to send equally much: experts have more and fewer tokens."""
+    exchange = (mine["operation"] == "all_to_all").to_numpy()[order[:, 0]]
+    if not exchange.any():
+        return np.ones(len(order), dtype=bool)
+    sizes = mine["bytes"].to_numpy(dtype=float)[order]
+    return ~exchange | (sizes == sizes[:, :1]).all(axis=1)
 
 
 def _split(start_ns: np.ndarray, duration_ns: np.ndarray, report_of: np.ndarray) -> dict[str, np.ndarray]:

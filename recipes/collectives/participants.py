@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import pandas as pd
@@ -24,8 +25,8 @@ class Participants:
 
 def find_participants(communication: pd.DataFrame, files: pd.DataFrame) -> Participants:
     """The devices that communicate. PackError when two reports claim one rank."""
-    rows = communication[["report", "device", "rank"]].drop_duplicates().sort_values(["report", "device"])
-    rows = rows.astype({"report": str}).reset_index(drop=True)
+    rows = communication[["report", "device", "rank"]].drop_duplicates().astype({"report": str})
+    rows = rows.sort_values("device").sort_values("report", key=_in_order, kind="stable").reset_index(drop=True)
     alone = rows.groupby("report")["device"].transform("size") == 1
     named = rows[alone & rows["rank"].notna()]
     twice = named[named["rank"].duplicated(keep=False)]
@@ -42,3 +43,11 @@ def find_participants(communication: pd.DataFrame, files: pd.DataFrame) -> Parti
         return Participants(rows, True, ", ".join(sources))
     rows["rank"] = range(len(rows))
     return Participants(rows, False, "order of reports and devices")
+
+
+def _in_order(names: pd.Series) -> pd.Series:
+    """What sorts names by the numbers in them: worker-9 before worker-10."""
+    parts = {name: [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
+             for name in names.unique().tolist()}  # fmt: skip
+    place = {name: place for place, name in enumerate(sorted(parts, key=lambda name: (parts[name], name)))}
+    return names.map(place)

@@ -2,8 +2,6 @@
 
 command = command_for("vllm", steps=10)
 command.text()          the command, ready to be pasted
-window_code("vllm")     how the window is opened
-ranges_text("vllm")     how steps get their names
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from recipes.base.errors import PackError
-from recipes.engines.engines import Engine, HowToCapture, code_of, engine_of, filled, launchers, values
+from recipes.engines.engines import Engine, HowToCapture, engine_of, filled, launchers, values
 from recipes.engines.nsight_flags import Flag, Nsight, flags, newest_nsight
 from recipes.engines.placement import inside, launcher_in, ranks_in, split
 
@@ -68,10 +66,6 @@ class Command:
         """The command over several lines, to be pasted into a shell."""
         return " \\\n    ".join(self.lines())
 
-    def one_line(self) -> str:
-        """The same in one line."""
-        return " ".join(self.lines())
-
 
 def command_for(engine: str, nsight: Nsight | None = None, request: Request | None = None, **wishes) -> Command:
     """The command for an engine, with only flags that the nsys has (by default the newest known).
@@ -102,29 +96,6 @@ def command_for(engine: str, nsight: Nsight | None = None, request: Request | No
         given=tuple(_filled_argument(one, known) for one in how.arguments if _gives(wanted.program, one)),
         output=output,
     )
-
-
-def window_code(engine: str, steps: int = STEPS, first: int = 0, ranks: int = 1) -> str:
-    """The code that opens and closes the window; empty when the command alone does it."""
-    how = engine_of(engine).capture
-    return filled(code_of(how.window.code), values(how, steps, first or how.first, ranks))
-
-
-def window_text(engine: str, steps: int = STEPS, first: int = 0, ranks: int = 1) -> str:
-    """How the window is opened, in words."""
-    how = engine_of(engine).capture
-    return filled(how.window.how, values(how, steps, first or how.first, ranks))
-
-
-def ranges_code(engine: str) -> str:
-    """The code that names steps; empty when the engine does, or when the window's code has it."""
-    chosen = engine_of(engine)
-    return filled(code_of(chosen.ranges.code), values(chosen.capture, STEPS, chosen.capture.first, 1))
-
-
-def ranges_text(engine: str) -> str:
-    """How steps get their names, in words."""
-    return engine_of(engine).ranges.how
 
 
 def _completed(name: str, engine: Engine, wanted: Request) -> Request:

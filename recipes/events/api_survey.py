@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from recipes.events.api_calls import ApiCalls, ApiReader
-from recipes.events.cuda_calls import ALLOCATION, GRAPH_CREATION, LOAD, call_ids
+from recipes.events.cuda_calls import ALLOCATION, COPY, GRAPH_CREATION, LOAD, call_ids
 from recipes.events.devices import pid_of
 from recipes.events.gpu_work import Span
 from recipes.events.graph_captures import while_capturing
@@ -15,6 +15,9 @@ from recipes.report.report import Report
 
 #: Kinds of calls of starting up, by what they do. Freeing and allocating in stream order belong to steady work.
 SETUP = {"loading code": LOAD, "allocating and freeing": ALLOCATION, "making CUDA graphs": GRAPH_CREATION}
+_COPIED = (np.int64, np.int64, bool)
+#: The place of loading code in SETUP.
+LOADING = list(SETUP).index("loading code")
 _LAUNCH, _SETUP = (np.int64, np.int64, bool, np.int64), (np.int64, np.int64, np.int8, np.int64, np.int64)
 
 
@@ -25,8 +28,10 @@ class ApiSurvey:
     `calls`, `last_ns` and `last_work_ns`: for each process how many, the end of the last one, and that of its last
     operation; `graph_launches` those that launch graphs. Launch calls in order of start, those that failed or went into
     a graph under capture left out: launch_ns, launch_pid int64, recorded bool (the report has
-    work of it). Calls that set things up: setup_ns, setup_end_ns int64, setup_kind int8, a place in SETUP. The times in
-    which threads captured graphs: capture_ns, capture_end_ns, capture_thread int64.
+    work of it). Calls that set things up: setup_ns, setup_end_ns, setup_pid int64, setup_kind int8, a place in SETUP.
+    `copy_calls`: how many calls of processes with work copy or set memory, and `lost_copies` those of them without a
+    record, into a graph under capture left out. The times in which threads captured graphs: capture_ns,
+    capture_end_ns, capture_thread int64.
     """
 
     calls: dict[int, int]
@@ -39,6 +44,9 @@ class ApiSurvey:
     setup_ns: np.ndarray
     setup_end_ns: np.ndarray
     setup_kind: np.ndarray
+    setup_pid: np.ndarray
+    copy_calls: int
+    lost_copies: int
     capture_ns: np.ndarray
     capture_end_ns: np.ndarray
     capture_thread: np.ndarray
@@ -54,6 +62,8 @@ class SurveyTaker:
         self._last_ns: dict[int, int] = {}
         self._launches: list[tuple[np.ndarray, ...]] = []
         self._setups: list[tuple[np.ndarray, ...]] = []
+        self._copy = call_ids(report, COPY)
+        self._copies: list[tuple[np.ndarray, ...]] = []
 
     def take(self, calls: ApiCalls) -> None:
         """Surveys some calls."""
@@ -65,6 +75,9 @@ class SurveyTaker:
         rows = np.flatnonzero(inside & (calls.status == 0) & calls.launching)
         recorded = calls.launch[rows] >= 0
         self._launches.append((calls.start_ns[rows], calls.thread[rows], recorded, calls.correlation_id[rows]))
+        if len(self._copy):
+            rows = np.flatnonzero(inside & (calls.status == 0) & np.isin(calls.name, self._copy))
+            self._copies.append((calls.start_ns[rows], calls.thread[rows], calls.launch[rows] >= 0))
         for kind, ids in enumerate(self._setup):
             rows = np.flatnonzero(inside & np.isin(calls.name, ids)) if len(ids) else np.zeros(0, dtype=np.int64)
             codes = np.full(len(rows), kind, dtype=np.int8)
@@ -75,9 +88,14 @@ class SurveyTaker:
         """What was seen, after the reader's pass."""
         spans = reader.captures
         launch_ns, launch_thread, recorded, launch_id = _joined(self._launches, _LAUNCH)
-        setup_ns, setup_end_ns, setup_kind, *setup_ids = _joined(self._setups, _SETUP)
-        once = _once(*setup_ids)
-        setup_ns, setup_end_ns, setup_kind = setup_ns[once], setup_end_ns[once], setup_kind[once]
+        copy_ns, copy_thread, copied = _joined(self._copies, _COPIED)
+        copy_pid = pid_of(copy_thread)
+        due = np.isin(copy_pid, list(last_work_ns)) & (copied | ~while_capturing(copy_pid, copy_ns, spans))
+        setup_ns, setup_end_ns, setup_kind, setup_pid, setup_id = _joined(self._setups, _SETUP)
+        once = _once(setup_pid, setup_id)
+        setup_ns, setup_end_ns, setup_kind, setup_pid = (
+            column[once] for column in (setup_ns, setup_end_ns, setup_kind, setup_pid)
+        )
         launch_pid = pid_of(launch_thread)
         captured = while_capturing(launch_pid, launch_ns, spans)
         once = _once(launch_pid, launch_id)
@@ -94,6 +112,9 @@ class SurveyTaker:
             setup_ns=setup_ns,
             setup_end_ns=np.maximum(setup_end_ns, setup_ns),
             setup_kind=setup_kind,
+            setup_pid=setup_pid,
+            copy_calls=int(np.count_nonzero(due)),
+            lost_copies=int(np.count_nonzero(due & ~copied)),
             capture_thread=spans[0],
             capture_ns=spans[1],
             capture_end_ns=spans[2],

@@ -16,7 +16,7 @@ from recipes.report.report import Report
 #: Kinds of calls, as cuda_calls.tsv has them.
 LAUNCH, GRAPH_LAUNCH, SYNC = "launch", "graph_launch", "sync"
 CAPTURE_BEGIN, CAPTURE_END = "capture_begin", "capture_end"
-LOAD, ALLOCATION, GRAPH_CREATION = "load", "allocation", "graph_creation"
+LOAD, ALLOCATION, GRAPH_CREATION, COPY = "load", "allocation", "graph_creation", "copy"
 
 # Calls carry the version of the interface that they came through.
 _VERSION = r"_v\d+(_pt(sz|ds))?$"

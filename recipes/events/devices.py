@@ -38,14 +38,14 @@ def find_devices(report: Report, global_pid: np.ndarray, device_id: np.ndarray) 
     an index (int32) into them.
 
     With TARGET_INFO_CUDA_DEVICE a device is the physical GPU (gpuId). Without it the ordinal stands for the GPU,
-    unless several processes use the same one: with CUDA_VISIBLE_DEVICES these may be different GPUs, so each
-    process's device is then kept apart, numbered by process and ordinal.
+    unless several processes use the same one on a machine with several GPUs: with CUDA_VISIBLE_DEVICES these may be
+    different GPUs, so each process's device is then kept apart, numbered by process and ordinal.
     """
     pairs, of_operation = _distinct_pairs(global_pid, device_id)
     pids = [int(pid) for pid in pid_of(np.array([pair[0] for pair in pairs], dtype=np.int64))]
     seen = [(pid, ordinal) for pid, (_, ordinal) in zip(pids, pairs, strict=True)]
     gpu_ids = _gpu_ids(report)
-    numbers, remark = _numbers(seen, gpu_ids)
+    numbers, remark = _numbers(seen, gpu_ids, only_one=report.count(schema.GPUS) == 1)
     distinct = sorted(set(numbers))
     index = np.array([distinct.index(number) for number in numbers], dtype=np.int32)
     mapped = bool(seen) and all(pair in gpu_ids for pair in seen)
@@ -69,12 +69,14 @@ def _distinct_pairs(global_pid: np.ndarray, device_id: np.ndarray) -> tuple[list
     return [pairs[i] for i in order], place[code.indices.to_numpy()]
 
 
-def _numbers(seen: list[tuple[int, int]], gpu_ids: dict[tuple[int, int], int]) -> tuple[list[int], str]:
+def _numbers(
+    seen: list[tuple[int, int]], gpu_ids: dict[tuple[int, int], int], *, only_one: bool
+) -> tuple[list[int], str]:
     """A device number for each (pid, ordinal), and the remark."""
     if seen and all(pair in gpu_ids for pair in seen):
         return [gpu_ids[pair] for pair in seen], ""
     ordinals = [ordinal for _, ordinal in seen]
-    if len(set(ordinals)) == len(ordinals):
+    if only_one or len(set(ordinals)) == len(ordinals):
         return ordinals, ""
     shared = sorted({ordinal for ordinal in ordinals if ordinals.count(ordinal) > 1})
     users = sum(ordinal in shared for ordinal in ordinals)

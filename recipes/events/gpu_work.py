@@ -26,7 +26,10 @@ _TABLES = {
 _NO_START_NS = np.iinfo(np.int64).max
 #: No capture is that long (13 days): times that lie farther apart are damage. Sums of times are exact up to 2^53 ns.
 _WIDEST_NS = 1 << 50
-_MEMCPY_NAMES = {1: "memcpy HtoD", 2: "memcpy DtoH", 8: "memcpy DtoD", 10: "memcpy PtoP"}
+# By the kinds of copies in exports (ENUM_CUDA_MEMCPY_OPER). Pages of managed memory are moved by the driver itself: no
+# call launches that.
+_MIGRATION_NAMES = {11: "page migration HtoD", 12: "page migration DtoH", 13: "page migration DtoD"}
+_MEMCPY_NAMES = {1: "memcpy HtoD", 2: "memcpy DtoH", 8: "memcpy DtoD", 10: "memcpy PtoP", **_MIGRATION_NAMES}
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,12 @@ def _near(usable: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray) -> np.nd
     # Not np.median: it takes the mean of two, and of times that is a double.
     middle_ns = np.partition(starts_ns, len(starts_ns) // 2)[len(starts_ns) // 2]
     return usable & (start_ns >= middle_ns - _WIDEST_NS // 2) & (end_ns <= middle_ns + _WIDEST_NS // 2)
+
+
+def page_migrations(work: GpuWork) -> np.ndarray:
+    """Which operations are page migrations of managed memory, which no API call launches, bool."""
+    code = np.flatnonzero(np.isin(work.names, list(_MIGRATION_NAMES.values())))
+    return (work.kind == MEMCPY) & np.isin(work.name, code) if len(code) else np.zeros(len(work), dtype=bool)
 
 
 def read_correlation(report: Report, work: GpuWork) -> Iterator[tuple[int, np.ndarray | slice, np.ndarray]]:

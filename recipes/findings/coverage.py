@@ -66,6 +66,6 @@ def lost_launches(subject: Subject) -> Iterator[Finding]:
         some[[int(steps.start_ns.argmin()), int(steps.start_ns.argmax())]] = False
     lost, launches = int(attribution.lost[some].sum()), int(attribution.launches.sum())
     if some.any() and lost > _LOST * (lost + launches):
-        evidence = f"{lost:,} of {lost + launches:,} launches, in {format_count(np.count_nonzero(some), 'step')}"
+        evidence = f"{lost:,} of {lost + launches:,} launches, in {format_count(int(some.sum()), 'step')}"
         message = "launches in steps without a record of their work"
         yield subject.found("lost_records", message, evidence, numbers={"lost": lost, "launches": lost + launches})

@@ -6,10 +6,14 @@ import re
 from collections.abc import Iterable
 from functools import cache
 
+import numpy as np
+import pyarrow as pa
+
 from recipes.capture.capture import Capture
 from recipes.engines.engines import engines
+from recipes.events.devices import pid_of
 from recipes.report import schema
-from recipes.report.report import Report
+from recipes.report.report import Report, numbers
 
 #: No engine is known.
 ANY = "*"
@@ -18,8 +22,8 @@ ANY = "*"
 def engine_of(capture: Capture) -> str:
     """The name of the engine, by the first sign that holds; ANY when none does."""
     texts = {
-        "rule": [rule for rule, _ in capture.steps.rules.values()],
-        "process": _process_names(capture.report),
+        "rule": list(capture.steps.rules.values()),
+        "process": _process_names(capture),
         "command": _command(capture.report),
         "kernel": capture.work.names,
     }
@@ -30,10 +34,13 @@ def _any(pattern: re.Pattern[str], texts: Iterable[str]) -> bool:
     return any(pattern.search(text) for text in texts)
 
 
-def _process_names(report: Report) -> list[str]:
-    names = [report.read(schema.PROCESSES, ["name"])["name"].to_pylist()]
-    names.append(report.read(schema.THREADS, ["name"])["name"].combine_chunks().dictionary.to_pylist())
-    return [name for some in names for name in some if name]
+def _process_names(capture: Capture) -> list[str]:
+    """The names of the processes that were traced or worked, and of their threads; others are of other jobs."""
+    own = {process.pid: process.name for process in capture.processes if process.traced or process.working}
+    threads = capture.report.read(schema.THREADS, ["global_tid", "name"])
+    of_own = np.isin(pid_of(numbers(threads["global_tid"], 0)), list(own))
+    names = threads["name"].combine_chunks().filter(pa.array(of_own)).unique().to_pylist()
+    return [name for name in (*own.values(), *names) if name]
 
 
 def _command(report: Report) -> list[str]:

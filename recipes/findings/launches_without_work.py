@@ -14,8 +14,8 @@ from recipes.findings.subject import Subject
 
 #: The window is looked at in so many parts.
 BINS = 20
-#: So many launches may be without a record before it is told; so many at the end, over this share of the window, make
-#: a stop.
+#: So many launches may be without a record before it is told; so many behind the last recorded work, over this share of
+#: the window, make a stop.
 _LOST, _STOPPED, _SILENCE = 0.001, 10, 0.02
 
 
@@ -48,7 +48,8 @@ def lost_records(subject: Subject) -> Iterator[Finding]:
     survey = subject.capture.survey
     if not len(survey.launch_ns):
         yield cannot_tell("lost_records", "the report has no launches")
-    for pid in np.unique(survey.launch_pid).tolist():
+    # A process without any work is told as that.
+    for pid in sorted({*survey.launch_pid.tolist()} & set(survey.last_work_ns)):
         own = survey.launch_pid == pid
         finding = _of_process(subject, pid, survey.launch_ns[own], survey.recorded[own])
         if finding is not None:
@@ -56,20 +57,23 @@ def lost_records(subject: Subject) -> Iterator[Finding]:
 
 
 def _of_process(subject: Subject, pid: int, launch_ns: np.ndarray, recorded: np.ndarray) -> Finding | None:
-    lost = np.flatnonzero(~recorded)
-    known = np.flatnonzero(recorded)
-    if not len(known) or not len(lost):
-        return None
-    count, last = len(recorded), int(known[-1])
-    tail, head = count - 1 - last, int(known[0])
+    known, count = np.flatnonzero(recorded), len(recorded)
+    if not len(known):
+        message = f"none of the kernels that process {pid} launched was recorded, only other work of it"
+        figures = {"lost": count, "launches": count}
+        return subject.found("lost_records", message, f"{count:,} launches", numbers=figures)
+    first, last = int(known[0]), int(known[-1])
     at_ns, quiet_ns = int(launch_ns[last]), int(launch_ns[-1] - launch_ns[last])
-    if tail >= _STOPPED and quiet_ns > _SILENCE * (launch_ns[-1] - launch_ns[0]):
-        message = f"GPU records of process {pid} stop while launches go on: none for the last {tail:,}"
+    # What was launched while the GPU still did its last recorded work was queued behind it when the window ended.
+    silence_ns = int(launch_ns[-1]) - max(at_ns, subject.capture.survey.last_work_ns[pid])
+    tail = int(np.count_nonzero(launch_ns[last + 1 :] > subject.capture.survey.last_work_ns[pid]))
+    if tail >= _STOPPED and silence_ns > _SILENCE * (launch_ns[-1] - launch_ns[0]):
+        message = f"GPU records of process {pid} stop while launches go on: none for the last {count - 1 - last:,}"
         evidence = f"the last launch with a record is at {at_ns:,} ns, {format_ns(quiet_ns)} before the last one"
-        figures = {"lost": tail, "launches": count, "silent_ns": quiet_ns}
+        figures = {"lost": count - 1 - last, "launches": count, "silent_ns": silence_ns}
         return subject.found("records_stop", message, f"{evidence}; of {count:,} launches", numbers=figures)
     # What the window cuts off at its ends is no loss.
-    between = len(lost) - tail - head
+    between = int(np.count_nonzero(~recorded[first:last]))
     if between <= _LOST * count:
         return None
     evidence = f"{between:,} of {count:,} launches ({format_share(between / count)}) of process {pid}"

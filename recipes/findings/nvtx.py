@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
+import numpy as np
+
 from recipes.base.text_table import shortened
+from recipes.base.units import format_count
 from recipes.findings.finding import Finding
 from recipes.findings.subject import Subject
 
@@ -14,6 +18,22 @@ _NAME_WIDTH = 40
 LIBRARIES = frozenset(
     {"NCCL", "CCCL", "cuBLAS", "cuBLASLt", "cuDNN", "cuSPARSE", "cuSOLVER", "cuFFT", "libcudf", "NVSHMEM"}
 )
+
+# Operators of PyTorch, as emit_nvtx and nsys --pytorch name their ranges.
+_OPERATOR = re.compile(r"(?:aten|autograd|c10d?|prims|torch|torchvision)::|torch\.nn\.|\w+Backward\d*$")
+#: So many of them, and so many for each launch, are felt.
+_MANY, _PER_LAUNCH = 100, 0.5
+
+
+def operator_ranges(subject: Subject) -> Iterator[Finding]:
+    """A range around each operator, which costs the host as much as the operator itself."""
+    ranges, launches = subject.capture.ranges, len(subject.capture.survey.recorded)
+    operators = np.array([_OPERATOR.match(text) is not None for text in ranges.texts], dtype=bool)
+    count = int(np.count_nonzero(operators[ranges.text]))
+    if count > max(_MANY, _PER_LAUNCH * launches):
+        message = "NVTX ranges around each operator slow the host: idle and step times are longer than without them"
+        evidence = f"{format_count(count, 'range')} of PyTorch operators for {format_count(launches, 'launch call')}"
+        yield subject.found("operator_ranges", message, evidence, numbers={"ranges": count, "launches": launches})
 
 
 def no_ranges(subject: Subject) -> Iterator[Finding]:

@@ -13,6 +13,8 @@ from recipes.findings.finding import INFO, WARN, Finding
 from recipes.findings.registry import cannot_tell
 from recipes.findings.step_times import StepTimes
 from recipes.findings.subject import Subject
+from recipes.steps.engine_time import engine_step_ns
+from recipes.steps.phases import DECODE_PHASES
 from recipes.steps.projection import launches_of_entries
 
 #: From so many launches a step, and so much idle time in it, tracing each launch is felt.
@@ -46,10 +48,13 @@ def perturbation(subject: Subject) -> Iterator[Finding]:
 
 
 def _measured(subject: Subject, times: StepTimes, step_time_ns: float) -> Iterator[Finding]:
-    # From a step of a phase to its next: a training step has several phases.
-    name, entries = max(times.phases(), key=lambda group: len(group[1]))
-    between_ns = np.diff(np.sort(times.start_ns[entries]))
-    typical_ns = float(np.median(between_ns if len(between_ns) else times.duration_ns[entries]))
+    # Decoding before all others, as the other recipes choose their steps.
+    name, entries = max(times.phases(), key=lambda group: (group[0] in DECODE_PHASES, len(group[1])))
+    phases = {times.phase[place] for place in np.flatnonzero(~times.edge).tolist()}
+    typical_ns = engine_step_ns(name, phases, times.start_ns[entries], times.period_ns[entries])
+    if typical_ns is None:
+        yield cannot_tell("slowdown", "--step-time is compared with the time from step to step, and there is one step")
+        return
     ratio = typical_ns / step_time_ns
     evidence = f"{name}: {format_ns(typical_ns)} in the capture, {format_ns(step_time_ns)} without the profiler"
     if ratio < 1 / _SLOWER:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+import numpy as np
+
 from recipes.base.units import format_count
 from recipes.capture.processes import Process
 from recipes.findings.finding import INFO, WARN, Finding
@@ -22,22 +24,52 @@ def missing_processes(subject: Subject) -> Iterator[Finding]:
     if not subject.capture.report.count(schema.THREADS):
         yield cannot_tell("processes", "the report names no threads, which tell the processes that use CUDA")
     using = [process for process in subject.capture.processes if process.uses_cuda and not process.traced_elsewhere]
+    if subject.option("COLLECT_CUDA_TRACE") != "false":
+        yield from _untraced(subject, using)
+    yield from _silent(subject, using)
+
+
+def _untraced(subject: Subject, using: list[Process]) -> Iterator[Finding]:
+    """Processes of the machine that were not traced: children of the traced ones, or of somebody else."""
+    traced = [process for process in using if process.traced]
     untraced = [process for process in using if not process.traced]
-    silent = [process for process in using if process.traced and not process.working]
-    working = len(using) - len(untraced) - len(silent)
-    if untraced and subject.option("COLLECT_CUDA_TRACE") != "false":
-        kin = {_kin(process.name) for process in using if process.traced}
-        related = [process for process in untraced if _kin(process.name) in kin]
-        # Of another name it may be another job's, and in a report of one rank another rank's that is not wanted.
-        severity = WARN if related and subject.facts.rank is None else INFO
-        why = "not traced, as happens to processes forked without exec" if related else "not traced, maybe another job"
-        message = f"GPU work of {working} of {len(using)} CUDA processes only"
-        evidence, figures = f"{_listed(related or untraced)} {why}", {"working": working, "processes": len(using)}
+    forked = [
+        process
+        for process in untraced
+        if any(_kin(one.name) == _kin(process.name) and one.begat(process) for one in traced)
+    ]
+    figures = {"working": sum(process.working for process in using), "processes": len(using)}
+    if forked:
+        # In a report of one rank it may be another rank's that is not wanted.
+        severity = WARN if subject.facts.rank is None else INFO
+        message = f"GPU work of {figures['working']} of {len(using)} CUDA processes only"
+        evidence = f"{_listed(forked)} not traced, as happens to processes forked without exec"
         yield subject.found("processes", message, evidence, severity=severity, numbers=figures)
-    if silent and working:
-        message = f"{len(silent)} of {len(using)} CUDA processes were traced, but have no GPU work"
-        figures = {"idle": len(silent), "processes": len(using)}
-        yield subject.found("idle_processes", message, _listed(silent), numbers=figures)
+    elif untraced:
+        message = "other CUDA processes on this machine were not traced"
+        evidence = f"{_listed(untraced)}, maybe another job"
+        yield subject.found("processes", message, evidence, severity=INFO, numbers=figures)
+
+
+def _silent(subject: Subject, using: list[Process]) -> Iterator[Finding]:
+    """Traced processes without GPU work: those that launched some have lost it, others had none, as launchers."""
+    silent = [process for process in using if process.traced and not process.working]
+    if not silent or not any(process.working for process in using):
+        return
+    pids, counts = np.unique(subject.capture.survey.launch_pid, return_counts=True)
+    launches = dict(zip(pids.tolist(), counts.tolist(), strict=True))
+    lost = [process for process in silent if process.pid in launches]
+    if lost:
+        count = sum(launches[process.pid] for process in lost)
+        message = f"{len(lost)} of {len(using)} CUDA processes launched GPU work, and none of it was recorded"
+        evidence = f"{_listed(lost)}: {count:,} launches"
+        figures = {"idle": len(lost), "processes": len(using), "launches": count}
+        yield subject.found("idle_processes", message, evidence, numbers=figures)
+    idle = [process for process in silent if process.pid not in launches]
+    if idle:
+        message = f"{len(idle)} of {len(using)} CUDA processes launched no GPU work, as launchers and helpers do"
+        figures = {"idle": len(idle), "processes": len(using)}
+        yield subject.found("idle_processes", message, _listed(idle), severity=INFO, numbers=figures)
 
 
 def _kin(name: str) -> str:

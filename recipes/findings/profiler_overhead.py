@@ -48,7 +48,8 @@ def overhead_share(subject: Subject) -> tuple[float, list[tuple[str, int]]]:
     starts_ns, ends_ns = numbers(rows["start_ns"], 0), numbers(rows["end_ns"], -1)
     starts_ns, ends_ns = np.maximum(starts_ns, first_ns), np.minimum(ends_ns, last_ns)
     inside = np.flatnonzero(ends_ns > starts_ns)
-    names, times_ns = rows["name"].to_pylist(), {}
+    names = rows["name"].to_pylist()
+    times_ns: dict[str, int] = {}
     for row in inside.tolist():
         name = names[row] or "no name"
         times_ns[name] = times_ns.get(name, 0) + int(ends_ns[row] - starts_ns[row])

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from recipes.base import intervals
-from recipes.base.units import format_share
-from recipes.events.gpu_work import GRAPH, GpuWork
+from recipes.base.units import format_count, format_ns, format_share
+from recipes.events.gpu_work import GRAPH, KERNEL, GpuWork, page_migrations
 from recipes.findings.finding import INFO, WARN, Finding
 from recipes.findings.registry import cannot_tell
 from recipes.findings.subject import Subject
@@ -44,6 +44,15 @@ def no_gpu_work(subject: Subject) -> Iterator[Finding]:
     else:
         message = "no GPU work and no CUDA calls: CUDA was not traced, or not in the process that uses the GPU"
     yield subject.found("no_gpu_work", message, evidence, numbers={"calls": calls, "ranges": ranges})
+
+
+def no_kernels(subject: Subject) -> Iterator[Finding]:
+    """Copies or memsets, and no kernel."""
+    kinds = subject.capture.work.kind
+    if not subject.capture.filtered and not np.isin(kinds, (KERNEL, GRAPH)).any():
+        message = "no kernel was recorded, only copies and memsets"
+        evidence = f"{format_count(len(kinds), 'operation')}, 0 kernels"
+        yield subject.found("no_kernels", message, evidence, numbers={"operations": len(kinds)})
 
 
 def opaque_graphs(subject: Subject) -> Iterator[Finding]:
@@ -94,6 +103,22 @@ def no_api_calls(subject: Subject) -> Iterator[Finding]:
         count = len(subject.capture.work)
         evidence = f"{count:,} operations, 0 CUDA calls"
         yield subject.found("no_api_calls", message, evidence, numbers={"operations": count})
+
+
+def managed_memory(subject: Subject) -> Iterator[Finding]:
+    """Pages of managed memory that the driver moved between host and GPU while the program ran."""
+    work = subject.capture.work
+    moved = np.flatnonzero(page_migrations(work))
+    if len(moved):
+        codes, counts = np.unique(work.name[moved], return_counts=True)
+        directions = [f"{work.names[code].split()[-1]} {count:,}" for code, count in zip(codes, counts, strict=True)]
+        time_ns = int((work.end_ns - work.start_ns)[moved].sum())
+        message = "pages of managed memory moved while the program ran: these copies have no launch"
+        evidence = (
+            f"{format_count(len(moved), 'page migration')} ({', '.join(directions)}), {format_ns(time_ns)} in all"
+        )
+        figures = {"migrations": len(moved), "time_ns": time_ns}
+        yield subject.found("page_migrations", message, evidence, numbers=figures)
 
 
 def device_identity(subject: Subject) -> Iterator[Finding]:

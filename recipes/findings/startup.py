@@ -11,8 +11,8 @@ from recipes.base import intervals
 from recipes.base.units import format_count, format_ns
 from recipes.capture.capture import Capture
 from recipes.events.api_survey import SETUP, ApiSurvey
-from recipes.events.gpu_work import KERNEL, MEMCPY
-from recipes.findings.finding import Finding
+from recipes.events.gpu_work import KERNEL, MEMCPY, read_correlation
+from recipes.findings.finding import INFO, Finding
 from recipes.findings.registry import cannot_tell
 from recipes.findings.subject import Subject
 
@@ -28,16 +28,25 @@ def startup(subject: Subject) -> Iterator[Finding]:
     capture, survey = subject.capture, subject.capture.survey
     begin_ns = min(int(capture.work.start_ns.min()), int(survey.setup_ns.min(initial=np.iinfo(np.int64).max)))
     window_ns = int(capture.work.end_ns.max()) - begin_ns
-    early = survey.setup_ns < _first_step_end_ns(capture)
+    began_ns = _began_ns(capture, survey.setup_pid)
+    early = survey.setup_ns < began_ns
     told = [*_setup_told(survey, early, window_ns), *_compiling_told(capture, window_ns)]
-    told += [text for share, text in _only_before_steps(capture) if share > _MUCH_WORK]
+    before = [text for share, text in _only_before_steps(capture) if share > _MUCH_WORK]
+    if before and not told:
+        # Without a sign of setting up it may as well be what the steps go on from.
+        message = "work before the first step: a prefill that is no step, or warm-up"
+        yield subject.found("startup", message, ", ".join(before), severity=INFO)
+    told = [*told, *before] if told else []
     if told:
         evidence = f"in {format_ns(window_ns)} from the first of it to the last GPU work: {', '.join(told)}"
+        late = np.unique(survey.setup_pid[early & (survey.setup_ns >= _first_step_end_ns(capture))])
+        if len(late):
+            evidence += f"; process {', '.join(map(str, late.tolist()))} still starts while steps of others run"
         start_ns = _steady_ns(capture, survey, early)
         if start_ns is not None:
             evidence += f"; the steps behind it: --filter-time {start_ns}/"
         yield subject.found("startup", "start-up or warm-up lies in the window", evidence)
-    elif not survey.calls:
+    elif not survey.calls and not before:
         yield cannot_tell("startup", "the report has no CUDA calls")
     later = _setup_told(survey, ~early, window_ns)
     if later:
@@ -52,6 +61,30 @@ def _first_step_end_ns(capture: Capture) -> int:
         return np.iinfo(np.int64).max
     first = np.flatnonzero(working)[capture.steps.start_ns[working].argmin()]
     return int(capture.steps.end_ns[first])
+
+
+def _began_ns(capture: Capture, pid: np.ndarray) -> np.ndarray:
+    """The end of starting up of the process on each row, int64: when its first step that has work ends on the host.
+
+    A process without steps has begun with its first kernel, or with the first step of any if that is later; the end of
+    time where there is none.
+    """
+    working, end_of_time = capture.attribution.working & capture.within, np.iinfo(np.int64).max
+    steps, work = capture.steps, capture.work
+    starts_ns, ends_ns, pids = (values[working] for values in (steps.start_ns, steps.end_ns, steps.pid))
+    began_ns = np.full(len(pid), end_of_time, dtype=np.int64)
+    if not len(starts_ns):
+        return began_ns
+    kernel_ns = np.where(work.kind == KERNEL, work.start_ns, end_of_time)
+    rows_of = {process: rows for process, rows, _ in read_correlation(capture.report, work)}
+    for process in np.unique(pid).tolist():
+        own = np.flatnonzero(pids == process)
+        if len(own):
+            began_ns[pid == process] = ends_ns[own[starts_ns[own].argmin()]]
+        elif process in rows_of:
+            first_ns = int(kernel_ns[rows_of[process]].min(initial=end_of_time))
+            began_ns[pid == process] = max(first_ns, _first_step_end_ns(capture))
+    return began_ns
 
 
 def _compiling_told(capture: Capture, window_ns: int) -> list[str]:
@@ -74,7 +107,7 @@ def _setup_told(survey: ApiSurvey, chosen: np.ndarray, window_ns: int) -> list[s
         own = chosen & (survey.setup_kind == kind)
         if own.any():
             time_ns = intervals.union_ns(survey.setup_ns[own], survey.setup_end_ns[own])
-            told.append(f"{name} {format_ns(time_ns)} ({format_count(np.count_nonzero(own), 'call')})")
+            told.append(f"{name} {format_ns(time_ns)} ({format_count(int(own.sum()), 'call')})")
     return told
 
 

@@ -16,9 +16,9 @@ from recipes.steps.projection import Projection
 class StepTimes:
     """One entry for each step and device, in order of device and start: the steps of the capture as the GPU ran them.
 
-    step, pid, device int64 (the device's number); phase, batch and tokens per entry; edge bool; start_ns, duration_ns
-    int64; period_ns int64, negative for the last; gemms, gemm_ns int64, kernels of the GEMM family and their summed
-    durations; operations int64.
+    step, pid, device int64 (the device's number); phase, batch and tokens per entry; edge bool, edge_reason object;
+    start_ns, duration_ns int64; period_ns int64, negative for the last; gemms, gemm_ns int64, kernels of the GEMM
+    family and their summed durations; operations int64.
     """
 
     step: np.ndarray
@@ -28,6 +28,7 @@ class StepTimes:
     batch: list[int | None]
     tokens: list[int | None]
     edge: np.ndarray
+    edge_reason: np.ndarray
     start_ns: np.ndarray
     duration_ns: np.ndarray
     period_ns: np.ndarray
@@ -77,6 +78,7 @@ def step_times(capture: Capture) -> StepTimes:
         batch=[steps.meanings[place].batch for place in projection.step.tolist()],
         tokens=[steps.meanings[place].tokens for place in projection.step.tolist()],
         edge=edge[projection.step],
+        edge_reason=capture.edge_reason[projection.step],
         start_ns=projection.start_ns,
         duration_ns=projection.duration_ns,
         period_ns=projection.period_ns,

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from recipes.base.units import format_ns
+from recipes.events.gpu_work import KERNEL
 from recipes.findings.finding import Finding
 from recipes.findings.registry import cannot_tell
 from recipes.findings.step_times import StepTimes
@@ -23,6 +24,8 @@ _ERRORS, _TREND = 3.3, 0.85
 #: Two modes: the split explains this share of the variance, each has this share of steps, they are this share of the
 #: median apart, and half of that is empty between them.
 _SPLIT, _SMALLER, _APART, _EMPTY = 0.9, 0.1, 0.1, 0.5
+#: Families of kernels whose time does not follow the GPU's clock alone.
+_OTHER_CLOCKS = ("attention", "communication")
 #: A first step that takes this many times the median of the others.
 _SLOW_FIRST = 1.5
 
@@ -61,16 +64,40 @@ def _changes(subject: Subject, times: StepTimes, name: str, entries: np.ndarray)
     kind, change, evidence = _change(duration_ns)
     if not kind:
         return
-    # GEMMs of as many tokens do the same work whatever the context: if they change alike, the clock did.
+    # GEMMs of as many tokens do the same work whatever the context: if all else changes with them, it is the clock.
     gemm_ns, gemms = times.gemm_ns[entries], times.gemms[entries]
     clock_kind, clock_change, clock_evidence = _change(gemm_ns)
     same_work = times.phase[entries[0]] in DECODE_PHASES or times.tokens[entries[0]] is not None
-    if clock_kind and same_work and (gemms == gemms[0]).all() and clock_change * change > 0:
-        message = f"the GPU's clock changed: GEMMs of {name} steps {clock_kind}, with the same calls"
+    alike = clock_kind and same_work and (gemms == gemms[0]).all() and clock_change * change > 0
+    if alike and all(_change(time_ns)[1] * change > 0 for time_ns in _by_family(subject, times, entries)):
+        message = (
+            f"the GPU's clock changed: GEMMs of {name} steps {clock_kind}, with the same calls, and all else alike"
+        )
         told, figures = f"{clock_evidence}; the steps themselves: {evidence}", {"change": clock_change}
         yield subject.found("clock", message, told, numbers=figures)
         return
     yield subject.found("unsteady", f"{name} steps are not alike: {kind}", evidence, numbers={"change": change})
+
+
+def _by_family(subject: Subject, times: StepTimes, entries: np.ndarray) -> list[np.ndarray]:
+    """The time of each kind of kernel in some steps, int64 per step, of kinds that are worth telling.
+
+    Copies, communication and attention are left out: they go by other clocks, other ranks, and the context.
+    """
+    work, families = subject.capture.work, subject.capture.families()
+    entry = times.projection.of_operation
+    place = np.full(len(times.projection) + 1, -1)
+    place[entries] = np.arange(len(entries))
+    rows = np.flatnonzero((work.kind == KERNEL) & (place[entry] >= 0))
+    code, count = families.of_name[work.name[rows]].astype(np.int64), len(entries)
+    times_ns = np.bincount(
+        code * count + place[entry[rows]],
+        weights=work.end_ns[rows] - work.start_ns[rows],
+        minlength=len(families.families) * count,
+    )
+    sums_ns = times_ns.reshape(-1, count).astype(np.int64)
+    counted = [name not in _OTHER_CLOCKS for name in families.families]
+    return [time_ns for time_ns in sums_ns[counted] if time_ns.sum() > _WORTH * sums_ns[counted].sum()]
 
 
 def _change(values_ns: np.ndarray) -> tuple[str, float, str]:
@@ -113,8 +140,8 @@ def _best_split(ordered: np.ndarray) -> tuple[float, float, float, float, float]
 
 def _rank_correlation(values: np.ndarray) -> float:
     """Spearman's correlation of values with their order; equal values share their rank."""
-    _, rank, counts = np.unique(values, return_inverse=True, return_counts=True)
-    rank = (np.cumsum(counts) - (counts - 1) / 2)[rank.ravel()]
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    rank = (np.cumsum(counts) - (counts - 1) / 2)[place.ravel()]
     if len(counts) < 2:
         return 0.0
     return float(np.corrcoef(rank, np.arange(len(rank)))[0, 1])

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from recipes.base.units import format_count, format_ns
-from recipes.capture.edges import begun_before
+from recipes.capture.edges import INCOMPLETE, begun_before
+from recipes.events.gpu_work import page_migrations
 from recipes.events.launches import NONE
 from recipes.findings.finding import INFO, WARN, Finding
 from recipes.findings.registry import cannot_tell
@@ -27,7 +28,7 @@ def busy_edges(subject: Subject) -> Iterator[Finding]:
         yield from (cannot_tell(check, "the report has no launches") for check in ("window_begin", "window_end"))
         return
     first_launch_ns = int(capture.launches.start_ns[of_launch[of_launch != NONE]].min())
-    early = (of_launch == NONE) & (work.start_ns < first_launch_ns)
+    early = (of_launch == NONE) & (work.start_ns < first_launch_ns) & ~page_migrations(work)
     if begun_before(work, capture.steps, capture.attribution) or early.any():
         count = int(np.count_nonzero(early))
         message = "the window begins on a busy GPU: its first work was launched before it"
@@ -49,7 +50,8 @@ def few_steps(subject: Subject) -> Iterator[Finding]:
     times = subject.times
     steps = len(set(times.step.tolist()))
     # What the chosen time range cuts is no fault of the capture.
-    cut = len(set(times.step[times.edge & ~subject.capture.cut[times.step]].tolist()))
+    incomplete = np.isin(times.edge_reason.astype(str), INCOMPLETE)
+    cut = len(set(times.step[incomplete & ~subject.capture.cut[times.step]].tolist()))
     if cut:
         message = "steps that may be incomplete (no record, profiler start or stop, cut) count in no median"
         evidence, figures = f"{cut:,} of {steps:,} steps", {"cut": cut, "steps": steps}

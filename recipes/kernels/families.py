@@ -42,6 +42,7 @@ GROUPS: dict[str, str] = {
     "moe": "other",
     "quantization": "other",
     "ssm": "other",
+    "convolution": "other",
     "loss": "other",
     "reduction": "other",
     "elementwise": "other",
@@ -58,6 +59,7 @@ RESERVED = re.compile(r"idle_.*|other_work|between_steps|.*_floor")  # parts of 
 
 LOCAL_SCOPE = re.compile(r"\(anonymous namespace\)::|<unnamed>::|\{anonymous\}::|_(?:INTERNAL|GLOBAL__N)_\w*?::")
 RETURN_TYPE = re.compile(r"(?:static )?(?:void |(?:typename )?(?:std::)?enable_if<.*?>::type )")
+CUTE_ARGUMENTS = re.compile(r"_object_at_|_tensorptr|_tensor0|(?<=TiledMMA)_|_CopyAtom_")  # layouts, after the name
 MANGLED_PART = re.compile(r"L[a-zA-Z]?n?\d+E|[STE][0-9A-Z]*_|(\d+)(?=[A-Za-z_])")
 
 
@@ -106,6 +108,8 @@ def plain(name: str) -> str:
     text = name[:TELLING]
     if text.startswith("_Z"):
         text = _unmangle(text)
+    elif text.startswith("kernel_cutlass_"):
+        return CUTE_ARGUMENTS.split(text, maxsplit=1)[0]
     if "n" in text:
         text = LOCAL_SCOPE.sub("", text)
     found = RETURN_TYPE.match(text)
@@ -139,6 +143,12 @@ def load_rules(user_file: Path | None = None) -> Rules:
 def _packaged_rules() -> tuple[Rule, ...]:
     # Compiling takes a tenth of a second, which of hundreds of small reports would be most of the time.
     return tuple(_table_rules(read_rule_file(PACKAGED), PACKAGED.name))
+
+
+@cache
+def packaged_labels() -> frozenset[str]:
+    """The labels of the packaged rules, which tell them from a user's, whatever the user's file is called."""
+    return frozenset(rule.label for rule in _table_rules(read_rule_file(PACKAGED), PACKAGED.name))
 
 
 def check_rules(user_file: Path | None) -> None:

@@ -97,11 +97,11 @@ DEEPSEEK_EXPERTS = Experts("n_routed_experts", width="moe_intermediate_size", la
 DEEPSEEK_V2 = Family(attention="mla", qkv_bias="attention_bias", out_bias="attention_bias", experts=DEEPSEEK_EXPERTS)
 DEEPSEEK_V3 = replace(DEEPSEEK_V2, experts=replace(DEEPSEEK_EXPERTS, router_bias=True))
 
+GATED_EXPERTS = replace(QWEN_EXPERTS, shared="shared_expert_intermediate_size", shared_gate=True)
 # Gated delta nets with full attention in every fourth layer, whose q matrix makes a gate as well.
 HYBRID = Family(
     qkv_bias="attention_bias", out_bias="attention_bias", qk_norm="head", gated_attention=True,
-    attention="gqa+linear",
-    experts=replace(QWEN_EXPERTS, shared="shared_expert_intermediate_size", shared_gate=True),
+    attention="gqa+linear", experts=GATED_EXPERTS,
 )  # fmt: skip
 
 # GPT-2 and its kin: LayerNorm with bias, one up and one down matrix, biases, one table for embedding and head.
@@ -208,10 +208,7 @@ FAMILIES: dict[str, Family] = {
     ),
     # Mixtures of experts
     "mixtral": replace(MISTRAL, experts=Experts(), modules=MIXTRAL_MODULES),
-    "qwen2_moe": replace(
-        QWEN2, modules=ONE_SHARED,
-        experts=replace(QWEN_EXPERTS, shared="shared_expert_intermediate_size", shared_gate=True),
-    ),
+    "qwen2_moe": replace(QWEN2, modules=ONE_SHARED, experts=GATED_EXPERTS),
     "qwen3_moe": replace(QWEN3, modules=GATE, experts=QWEN_EXPERTS),
     "olmoe": replace(OLMO, qk_norm="full", modules=GATE, experts=Experts("num_experts")),
     "phimoe": Family(
@@ -236,7 +233,7 @@ FAMILIES: dict[str, Family] = {
         defaults={"attention_bias": True}, experts=Experts(biases=True, router_bias=True),
     ),
     "qwen3_next": replace(HYBRID, modules=ONE_SHARED),
-    "qwen3_5_moe_text": replace(HYBRID, modules=ONE_SHARED, experts=replace(HYBRID.experts, layers="all")),
+    "qwen3_5_moe_text": replace(HYBRID, modules=ONE_SHARED, experts=replace(GATED_EXPERTS, layers="all")),
     "qwen3_vl_moe_text": replace(QWEN3, window="", modules=GATE, experts=QWEN_EXPERTS),
     "deepseek": replace(LLAMA, mlp_bias=False, modules=GATE, experts=DEEPSEEK_EXPERTS),
     "dots1": Family(

@@ -20,13 +20,14 @@ def language_model(name: str, config: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(inner, Mapping):
         outer = {key: config[key] for key in ("torch_dtype", "dtype", "tie_word_embeddings") if key in config}
         text = outer | dict(inner)
-        if config.get("quantization_config"):
-            text["quantization_config"] = config["quantization_config"]
+        for key in ("quantization_config", "compression_config"):
+            if config.get(key):
+                text[key] = config[key]
         text.setdefault("model_type", WRAPPERS.get(str(config.get("model_type")), ""))
     model_type = text.get("model_type")
     if not model_type:
         raise PackError(f"model {name}: the config has no model_type, so its matrices are unknown; add the field")
-    if model_type not in FAMILIES:
+    if not isinstance(model_type, str) or model_type not in FAMILIES:
         raise PackError(
             f"model {name}: model_type {str(model_type)!r:.60} is unknown here, and sizes alone do not tell which"
             " matrices it has; give the bytes of its weights or its parameters and their dtype instead of a config"

@@ -1,8 +1,10 @@
-"""Finding a model's config.json: a file, its folder, or a preset."""
+"""Finding a model's config.json: a file, its folder, or a preset, also by the model's name on Hugging Face."""
 
 from __future__ import annotations
 
+import difflib
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,12 @@ from recipes.base.errors import PackError
 
 PRESETS = Path(__file__).with_name("presets")
 
-#: Where the newer quantisers of NVIDIA's ModelOpt write what other tools put into quantization_config.
+#: Where quantisers write what others put into quantization_config: NVIDIA's ModelOpt, AutoGPTQ and GPTQModel, AutoAWQ.
 MODELOPT_FILE = "hf_quant_config.json"
+QUANTISER_FILES = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
+
+# Variants of a model that have the same matrices as its base.
+_SAME_SIZES = re.compile(r"-(?:instruct|chat|it|pt|base|hf|thinking)(?=-|$)")
 
 
 def preset_names() -> list[str]:
@@ -23,19 +29,41 @@ def preset_names() -> list[str]:
 def find_config(source: str | Path) -> tuple[str, dict[str, Any]]:
     """The name and the JSON object of a model: `source` is a config.json, its folder, or a preset.
 
-    A preset is given by its name or by the name of its repository on Hugging Face; a path that exists comes
-    first. PackError when it is none of them or not a JSON object.
+    A preset is given by its name or by that of its repository on Hugging Face, in any case, with or without the
+    owner, also as -Instruct, -Chat or -it; a path that exists comes first. What files beside a config.json tell of
+    quantisation is put into its quantization_config. PackError when it is none of them or not a JSON object.
     """
-    path = Path(source)
-    if path.is_dir():
-        path = path / "config.json"
+    path = _config_path(source)
     if not path.is_file():
         return _preset(str(source))
     config = _read(path)
-    beside = path.with_name(MODELOPT_FILE)
-    if beside.is_file():
-        config["quantization_config"] = {"quant_method": "modelopt", **_read(beside).get("quantization", {})}
+    modelopt = path.with_name(MODELOPT_FILE)
+    if modelopt.is_file():
+        config["quantization_config"] = {"quant_method": "modelopt", **_inner(modelopt)}
+    elif not (config.get("quantization_config") or config.get("compression_config")):
+        for name, method in QUANTISER_FILES.items():
+            if path.with_name(name).is_file():
+                config["quantization_config"] = {"quant_method": method, **_read(path.with_name(name))}
+                break
     return _name(path), config
+
+
+def config_folder(source: str | Path) -> Path | None:
+    """The folder of the config.json that `source` is or has; None for presets and for files with other names."""
+    path = _config_path(source)
+    return path.parent if path.is_file() and path.name == "config.json" else None
+
+
+def _config_path(source: str | Path) -> Path:
+    path = Path(source)
+    return path / "config.json" if path.is_dir() else path
+
+
+def _inner(path: Path) -> dict[str, Any]:
+    inner = _read(path).get("quantization", {})
+    if not isinstance(inner, dict):
+        raise PackError(f"{path}: quantization is not an object; correct the file")
+    return inner
 
 
 def _name(path: Path) -> str:
@@ -49,12 +77,24 @@ def _name(path: Path) -> str:
 
 
 def _preset(name: str) -> tuple[str, dict[str, Any]]:
-    for file in PRESETS.glob("*.json"):
+    owner, _, wanted = name.lower().rpartition("/")
+    wanted = _base_name(wanted)
+    for file in sorted(PRESETS.glob("*.json")):
         config = _read(file)
-        if name.lower() in (file.stem, config["_hf_id"].lower()):
+        own_owner, _, own = config["_hf_id"].lower().rpartition("/")
+        if wanted in (file.stem, _base_name(own)) and owner in ("", own_owner):
             return file.stem, config
-    known = ", ".join(preset_names())
-    raise PackError(f"model {name}: no such file or folder, nor a preset; give a config.json or one of: {known}")
+    known = preset_names()
+    near = difflib.get_close_matches(wanted, known, 2)
+    meant = f"did you mean {' or '.join(near)}? Give" if near else "give"
+    raise PackError(
+        f"model {name}: no such file or folder, nor a preset; {meant} a config.json or one of: {', '.join(known)}"
+    )
+
+
+def _base_name(name: str) -> str:
+    """A repository's name without what does not change a model's matrices: meta-llama-3.1-8b-instruct, llama-3.1-8b."""
+    return _SAME_SIZES.sub("", name).removeprefix("meta-")
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -8,19 +8,10 @@ recomputation is not counted, so the share of peak is MFU, not HFU.
 
 from __future__ import annotations
 
-from recipes.models.layer_kinds import FULL, SLIDING
+from recipes.models.kv_cache import Contexts, Seen, state_bytes, tokens_seen
+from recipes.models.layer_kinds import LINEAR
+from recipes.models.layout import SINGLE, Layout, in_stage, replicas, split_share, stage_layers
 from recipes.models.model import Model
-from recipes.models.model_bytes import (
-    SINGLE,
-    Contexts,
-    Layout,
-    context_lengths,
-    in_stage,
-    replicas,
-    split_share,
-    stage_layers,
-    state_bytes,
-)
 from recipes.models.weights import MATRICES, Weight, weights_of
 
 
@@ -34,7 +25,7 @@ def used_parameters(model: Model) -> float | None:
 def _matrix_parameters(model: Model, weight: Weight, layout: Layout) -> float:
     """Parameters of one matrix that a token uses, as this rank's share of all tokens' work."""
     share = split_share(model, weight, layout)
-    if weight.role != "expert":
+    if model.moe is None or weight.role != "expert":
         return weight.parameters * share
     return weight.parameters * model.moe.top_k / model.moe.experts * share * replicas(layout)
 
@@ -61,34 +52,29 @@ def _layer_flop(model: Model, absorbed: bool) -> float:
     return 2 * model.heads * (mla.nope + mla.rope + mla.value)
 
 
-def _attention_flop(model: Model, pairs: tuple[float, float], tokens: float, layout: Layout, absorbed: bool) -> float:
-    """Attention of a rank: `pairs` of token and context that full and sliding layers look at, and `tokens`."""
+def _attention_flop(model: Model, pairs: Seen, tokens: float, layout: Layout, absorbed: bool) -> float:
+    """Attention of a rank: `pairs` of token and context that layers of each kind look at, and `tokens`."""
     kinds = [model.layers[at] for at in stage_layers(len(model.layers), layout, layout.stage or 0)]
-    full, sliding = pairs
-    flop = _layer_flop(model, absorbed) * (kinds.count(FULL) * full + kinds.count(SLIDING) * sliding)
     # A linear layer reads, corrects and writes its state: three multiply-adds a value, of 8 bytes moved.
-    linear = 6 * state_bytes(model, len(kinds) - kinds.count(FULL) - kinds.count(SLIDING)) / 8
-    return (flop + tokens * linear) / layout.tp
+    linear = 6 * state_bytes(model, kinds.count(LINEAR)) / 8
+    return (_layer_flop(model, absorbed) * pairs.of(kinds) + tokens * linear) / layout.tp
 
 
 def decode_flop(
     model: Model, batch: float, context: Contexts | None, tokens_per_step: float = 1, layout: Layout = SINGLE
 ) -> float | None:
-    """FLOP of one rank in a decode step; without `context` those of attention are left out.
+    """FLOP of one rank in a decode step, at least; without `context` those of attention are left out.
 
     None when only the weights' bytes are known.
     """
     tokens = batch * tokens_per_step
     if model.family is None:
-        used = model.opaque_parameters
-        return None if used is None else 2 * used * tokens / (layout.tp * layout.pp)
+        return _opaque_flop(model, tokens, layout)
     flop = 2 * tokens * (_body(model, layout) + _head(model, layout))
     if context is None:
         return flop
-    lengths = context_lengths(model, batch, context)
-    full = sum(length * count for length, count in lengths) * tokens_per_step
-    sliding = sum(min(length, model.window or length) * count for length, count in lengths) * tokens_per_step
-    return flop + _attention_flop(model, (full, sliding), tokens, layout, absorbed=True)
+    seen = tokens_seen(model, batch, context)
+    return flop + tokens_per_step * _attention_flop(model, seen, batch, layout, absorbed=True)
 
 
 def prefill_flop(model: Model, batch: float, prompt_tokens: float, layout: Layout = SINGLE) -> float | None:
@@ -104,10 +90,21 @@ def train_flop(model: Model, batch: float, sequence_tokens: float, layout: Layou
 
 def _forward_flop(model: Model, batch: float, tokens: float, head_tokens: float, layout: Layout) -> float | None:
     if model.family is None:
-        used = model.opaque_parameters
-        return None if used is None else 2 * used * batch * tokens / (layout.tp * layout.pp)
+        return _opaque_flop(model, batch * tokens, layout)
     window = min(model.window or tokens, tokens)
-    full = tokens * (tokens + 1) / 2  # causal: token t looks at t tokens
-    sliding = window * (window + 1) / 2 + (tokens - window) * window
+    chunks, rest = divmod(tokens, window)
+    pairs = Seen(
+        _causal(tokens), _causal(window) + (tokens - window) * window, chunks * _causal(window) + _causal(rest)
+    )
     matrices = 2 * (tokens * _body(model, layout) + head_tokens * _head(model, layout))
-    return batch * (matrices + _attention_flop(model, (full, sliding), tokens, layout, absorbed=False))
+    return batch * (matrices + _attention_flop(model, pairs, tokens, layout, absorbed=False))
+
+
+def _opaque_flop(model: Model, tokens: float, layout: Layout) -> float | None:
+    used = model.opaque_parameters
+    return None if used is None else 2 * used * tokens / (layout.tp * layout.pp)
+
+
+def _causal(tokens: float) -> float:
+    """Pairs in which token t looks at t tokens."""
+    return tokens * (tokens + 1) / 2

@@ -1,4 +1,4 @@
-"""Which layers of a model do what: full, sliding or linear attention, and which have experts.
+"""Which layers of a model do what: full, sliding, chunked or linear attention, and which have experts.
 
 The rules are those of the configuration classes of transformers 5.24.0, where a config does not list its layers.
 """
@@ -29,18 +29,40 @@ def attention_kinds(fields: Fields, layers: int) -> tuple[int | None, tuple[str,
         if family.window in ("alternate", "pattern") and family.window_field not in fields.config:
             fields.missing.append(family.window_field)
         return None, (FULL,) * layers
-    return window, tuple(SLIDING if _slides(fields, at) else FULL for at in range(layers))
+    if isinstance(window, list):
+        return _windows_of_layers(fields, window, layers)
+    bounded = _bounded(fields)
+    return fields.size(family.window_field), tuple(bounded if _slides(fields, at) else FULL for at in range(layers))
+
+
+def _bounded(fields: Fields) -> str:
+    return CHUNKED if fields.family.window_field == "attention_chunk_size" else SLIDING
+
+
+def _windows_of_layers(fields: Fields, windows: list, layers: int) -> tuple[int | None, tuple[str, ...]]:
+    """A window for each layer, null or 0 where it sees all: read where all windows are the same."""
+    field, sizes = fields.family.window_field, {window for window in windows if window}
+    if len(windows) != layers or len(sizes) > 1 or not all(type(size) is int and size > 0 for size in sizes):
+        raise PackError(
+            f"model {fields.name}: {field} is a list that does not give each of {layers} layers none or the same number"
+            " of tokens, so the KV cache is unknown; give --weight-bytes instead"
+        )
+    bounded = _bounded(fields)
+    return next(iter(sizes), None), tuple(bounded if window else FULL for window in windows)
 
 
 def _listed_kinds(fields: Fields, given: list[str], layers: int) -> tuple[int | None, tuple[str, ...]]:
-    kinds = tuple(SLIDING if kind == CHUNKED else str(kind) for kind in given)
-    known = {FULL, SLIDING, LINEAR} if fields.family.attention == "gqa+linear" else {FULL, SLIDING}
+    kinds = tuple(map(str, given))
+    known = {FULL, SLIDING, CHUNKED} | ({LINEAR} if fields.family.attention == "gqa+linear" else set())
     odd = sorted(set(kinds) - known)
     if odd:
         raise PackError(f"model {fields.name}: layer_types has the unknown kind {odd[0]!r:.40}; give the bytes")
     if len(kinds) != layers and not fields.missing:
         raise PackError(f"model {fields.name}: {len(kinds)} layer_types for {layers} layers; correct the config")
-    return (fields.size(fields.family.window_field) if SLIDING in kinds else None), kinds
+    if {SLIDING, CHUNKED} <= set(kinds):
+        raise PackError(f"model {fields.name}: layers with windows and with chunks are not both read; give the bytes")
+    field = "attention_chunk_size" if CHUNKED in kinds else fields.family.window_field
+    return (fields.size(field) if {SLIDING, CHUNKED} & set(kinds) else None), kinds
 
 
 def _slides(fields: Fields, layer: int) -> bool:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from recipes.models.layer_kinds import LINEAR
-from recipes.models.model import Model
+from recipes.models.model import LinearAttention, Mla, Model, Moe
+from recipes.models.tensor_names import weight_place
 
 #: Roles whose weights are matrices that a token is multiplied with.
 MATRICES = frozenset({"attention", "mlp", "shared", "expert", "router", "head"})
@@ -47,14 +48,15 @@ def weights_of(model: Model) -> tuple[Weight, ...]:
 
 
 def stored_bytes(model: Model, weight: Weight) -> float:
-    """Bytes of the weight as the checkpoint stores it, scales included."""
+    """Bytes of the weight as the checkpoint stores it, scales included; measured where its headers were read."""
     form = model.quantization.format_of(weight.module, weight.role)
     each = math.prod(weight.shape) * model.bytes_per_value if form is None else form.stored_bytes(weight.shape)
-    return each * weight.copies
+    measured = model.measured.get(weight_place(weight.module), 1) if model.measured else 1
+    return each * weight.copies * measured
 
 
 def _weights(model: Model) -> Iterator[Weight]:
-    family, hidden = model.family, model.hidden
+    family, hidden = model.built_as, model.hidden
     yield Weight("model.embed_tokens", (model.vocab, hidden), "embedding", "vocab")
     if model.positions:
         yield Weight("model.embed_positions", (model.positions, hidden), "position")
@@ -71,14 +73,14 @@ def _weights(model: Model) -> Iterator[Weight]:
 
 
 def _layer(model: Model, layer: int) -> Iterator[Weight]:
-    if model.layers[layer] == LINEAR:
-        yield from _linear_attention(model, layer)
+    if model.linear and model.layers[layer] == LINEAR:
+        yield from _linear_attention(model, model.linear, layer)
     elif model.mla:
-        yield from _latent_attention(model, layer)
+        yield from _latent_attention(model, model.mla, layer)
     else:
         yield from _attention(model, layer)
     if model.moe and layer in model.moe.layers:
-        yield from _experts(model, layer)
+        yield from _experts(model, model.moe, layer)
     else:
         yield from _mlp(model, layer, "mlp", model.intermediate, "mlp")
     for number in range(model.norms):
@@ -86,7 +88,7 @@ def _layer(model: Model, layer: int) -> Iterator[Weight]:
 
 
 def _norm(model: Model, module: str, layer: int | None) -> Iterator[Weight]:
-    vectors = {"none": 0, "rms": 1, "layer": 2}[model.family.norm]
+    vectors = {"none": 0, "rms": 1, "layer": 2}[model.built_as.norm]
     if vectors:
         yield Weight(module, (model.hidden,), "vector", "", layer, vectors)
 
@@ -97,7 +99,7 @@ def _matrix(model: Model, layer: int, leaf: str, shape: tuple[int, int], role: s
 
 def _module(model: Model, layer: int, leaf: str) -> str:
     """The checkpoint's name of a module in a layer."""
-    for ours, theirs in model.family.modules.items():
+    for ours, theirs in model.built_as.modules.items():
         if leaf == ours or leaf.startswith(f"{ours}."):
             leaf = theirs + leaf[len(ours) :]
             break
@@ -111,7 +113,7 @@ def _vector(layer: int, leaf: str, shape: tuple[int, ...], split: str) -> Weight
 def _attention(model: Model, layer: int) -> Iterator[Weight]:
     hidden, q_width, kv_width = model.hidden, model.heads * model.head_dim, model.kv_heads * model.head_dim
     # Qwen3-Next: the q matrix makes a gate of the same width (modeling_qwen3_next.py).
-    q_rows = q_width * (2 if model.family.gated_attention else 1)
+    q_rows = q_width * (2 if model.built_as.gated_attention else 1)
     for leaf, rows, split in (("q_proj", q_rows, "heads"), ("k_proj", kv_width, "kv"), ("v_proj", kv_width, "kv")):
         yield _matrix(model, layer, f"self_attn.{leaf}", (rows, hidden), "attention", split)
         if "qkv" in model.biases:
@@ -124,13 +126,13 @@ def _attention(model: Model, layer: int) -> Iterator[Weight]:
     elif model.qk_norm:  # over all heads, or one for each
         yield _vector(layer, "self_attn.q_norm", (q_width,), "heads")
         yield _vector(layer, "self_attn.k_norm", (kv_width,), "kv")
-    if model.family.sinks:
+    if model.built_as.sinks:
         yield _vector(layer, "self_attn.sinks", (model.heads,), "heads")
 
 
-def _latent_attention(model: Model, layer: int) -> Iterator[Weight]:
+def _latent_attention(model: Model, mla: Mla, layer: int) -> Iterator[Weight]:
     """DeepSeek's modeling_deepseek.py: the down projections have no head axis, so every rank has them whole."""
-    mla, hidden, heads = model.mla, model.hidden, model.heads
+    hidden, heads = model.hidden, model.heads
     q_width = heads * (mla.nope + mla.rope)
     matrices = [
         ("kv_a_proj_with_mqa", (mla.latent, hidden), ""),
@@ -150,9 +152,9 @@ def _latent_attention(model: Model, layer: int) -> Iterator[Weight]:
         yield _vector(layer, "self_attn.o_proj", (hidden,), "")
 
 
-def _linear_attention(model: Model, layer: int) -> Iterator[Weight]:
+def _linear_attention(model: Model, net: LinearAttention, layer: int) -> Iterator[Weight]:
     """A gated delta net as in modeling_qwen3_next.py: q, k, v, z and the two gates, a convolution over q, k, v."""
-    net, hidden = model.linear, model.hidden
+    hidden = model.hidden
     keys, values = net.key_heads * net.key_dim, net.value_heads * net.value_dim
     qkvz, gates = (2 * keys + 2 * values, hidden), (2 * net.value_heads, hidden)
     yield _matrix(model, layer, "linear_attn.in_proj_qkvz", qkvz, "attention", "linear")
@@ -165,7 +167,7 @@ def _linear_attention(model: Model, layer: int) -> Iterator[Weight]:
 
 def _mlp(model: Model, layer: int, module: str, width: int, role: str) -> Iterator[Weight]:
     hidden = model.hidden
-    for leaf in ("gate_proj", "up_proj") if model.family.gated else ("up_proj",):
+    for leaf in ("gate_proj", "up_proj") if model.built_as.gated else ("up_proj",):
         yield _matrix(model, layer, f"{module}.{leaf}", (width, hidden), role, "width")
         if "mlp" in model.biases:
             yield _vector(layer, f"{module}.{leaf}", (width,), "width")
@@ -174,8 +176,8 @@ def _mlp(model: Model, layer: int, module: str, width: int, role: str) -> Iterat
         yield _vector(layer, f"{module}.down_proj", (hidden,), "")
 
 
-def _experts(model: Model, layer: int) -> Iterator[Weight]:
-    moe, hidden = model.moe, model.hidden
+def _experts(model: Model, moe: Moe, layer: int) -> Iterator[Weight]:
+    hidden = model.hidden
     shapes = [("gate_proj", (moe.width, hidden)), ("up_proj", (moe.width, hidden)), ("down_proj", (hidden, moe.width))]
     for leaf, shape in shapes:
         module = _module(model, layer, f"mlp.experts.0.{leaf}")

@@ -8,8 +8,10 @@ beside the report. A folder is there whole or not at all: it is filled under ano
 from __future__ import annotations
 
 import contextlib
+import gzip
 import hashlib
 import json
+import lzma
 import os
 import re
 import shutil
@@ -17,6 +19,7 @@ import sqlite3
 import subprocess
 import tempfile
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -25,7 +28,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from recipes.base.cache_folder import cache_root
+from recipes.base.cache_folder import NOWHERE, cache_root
 from recipes.base.errors import PackError
 from recipes.report import schema
 
@@ -35,6 +38,8 @@ _ABANDONED_S = 3600
 _MANIFEST = "manifest.json"
 # What nsys says of files with wrong bytes in them.
 _DAMAGED = re.compile(r"magic number|delimiter|Cannot read|[Ss]ection|decompression")
+# Versions of Nsight Systems as they stand in such a message.
+_VERSION = re.compile(r"(?<![\w./])20[12]\d\.\d+(?:\.\d+)*")
 # Part of the key: another set of tables makes another export.
 _TABLES = tuple(sorted({*schema.EXPORTED, *REQUIRED}))
 _HOW = "META_DATA_CAPTURE"
@@ -71,6 +76,37 @@ def export(report: Path, exporter: Exporter, announce: Callable[[str], None] = l
         return final
     except OSError as error:
         raise _unwritable(report, error) from None
+
+
+def unpacked(packed: Path, announce: Callable[[str], None] = lambda text: None) -> Path:
+    """The file in a compressed one (.xz, .gz), in the cache folder; made now unless it is there.
+
+    `announce` is told before work that takes time. PackError when it is damaged or the cache folder cannot be written.
+    """
+    try:
+        folder = cache_root() / "exports"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        final = folder / f"{content_digest(packed)}.sqlite"
+        with _locked(folder / f"{final.name}.lock"):
+            if not final.exists():
+                announce(f"unpacking {packed.name}")
+                _unpack(packed, final)
+        return final
+    except OSError as error:
+        raise _unwritable(packed, error) from None
+
+
+def _unpack(packed: Path, final: Path) -> None:
+    opened = lzma.open if packed.suffix == ".xz" else gzip.open
+    descriptor, part = tempfile.mkstemp(prefix=f"{final.name}.part-", dir=final.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file, opened(packed) as source:
+            shutil.copyfileobj(source, file, 1 << 22)
+        os.replace(part, final)
+    except (lzma.LZMAError, gzip.BadGzipFile, zlib.error, EOFError) as error:
+        raise PackError(f"{packed}: cannot be unpacked ({error}); copy it again") from None
+    finally:
+        Path(part).unlink(missing_ok=True)
 
 
 def _key(report: Path, exporter: Exporter) -> str:
@@ -185,6 +221,13 @@ def _reason(report: Path, said: str, status: int, exporter: Exporter) -> str:
         return "is empty; copy it again or capture again"
     if _DAMAGED.search(found):
         return f"is damaged, cut off or not an Nsight report (nsys: {found}); copy it again or capture again"
+    told = next((version for version in _VERSION.findall(said) if not exporter.version.startswith(version)), None)
+    if told:
+        own = exporter.version.partition("-")[0]
+        return (
+            f"was written by Nsight {told} and cannot be read by {own}; use that version or newer, or give its export "
+            "(nsys export --type sqlite) as the input"
+        )
     if "rotobuf" in found or "version" in found.lower():
         return (
             f"cannot be read by Nsight {exporter.version.partition('-')[0]}, probably since a newer one wrote it or it "
@@ -232,10 +275,16 @@ def _write_atomically(path: Path, text: str) -> None:
 
 
 def _unwritable(report: Path, error: OSError) -> PackError:
-    where = error.filename or report
-    if str(where).startswith(str(cache_root())) or error.errno in (28, 122):
+    root, where = cache_root(), Path(os.fsdecode(error.filename or report))
+    if root == NOWHERE:
         return PackError(
-            f"{report}: its export cannot be kept in {cache_root()} ({error.strerror or error}); "
+            f"{report}: its export cannot be kept, as no home folder is known; "
+            "set NSYS_LLM_RECIPES_CACHE to a folder with space and write permission"
+        )
+    # What cannot be made may be a folder above the cache.
+    if root in (where, *where.parents) or where in root.parents or error.errno in (28, 122):
+        return PackError(
+            f"{report}: its export cannot be kept in {root} ({error.strerror or error}); "
             "set NSYS_LLM_RECIPES_CACHE to a folder with space and write permission"
         )
     return PackError(f"{where}: {error.strerror or error}; check the path and its permissions")

@@ -199,7 +199,7 @@ def glob_all(root: Path, patterns: Iterable[str]) -> list[Path]:
 
 def named_by_user(name: str) -> Path:
     """The nsys executable that the user means by a path: the file itself or the folder of an installation."""
-    path = Path(name).expanduser()
+    path = Path(os.path.expanduser(name))
     if path.is_dir():
         inside = [file for file in glob_all(path, IN_A_FOLDER) if file.is_file()]
         if inside:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from recipes.base.cache_folder import home_folder
 from recipes.base.errors import PackError
 from recipes.nsight.locate import Installation, run_quietly
 
@@ -68,8 +69,9 @@ def recipe_python(
         return ask(Path(found), "first python3 on PATH")
     if environ.get(NAMED_BY):
         return ask(Path(environ[NAMED_BY]), f"named by {NAMED_BY}")
-    own = (home or Path.home()) / ".nsightsystems/venv/bin/python"
-    if own.exists():
+    home = home or home_folder()
+    own = home and home / ".nsightsystems/venv/bin/python"
+    if own and own.exists():
         return ask(own, "Nsight's own environment")
     why = "Nsight's own environment, made at the first recipe (needs the package index)"
     trouble = f"not made yet: run any recipe once, or name a Python in {NAMED_BY}"

@@ -50,6 +50,12 @@ def read_facts(report: Report, label: str) -> Facts:
     )
 
 
+def session_start_ns(report: Report) -> int | None:
+    """When the report's clock was zero, in ns since 1970; None where the report does not tell."""
+    starts_ns = report.read(schema.SESSION, ["utc_epoch_ns"])["utc_epoch_ns"].to_pylist()
+    return next((start_ns for start_ns in starts_ns if start_ns is not None), None)
+
+
 def rank_in_name(name: str) -> int | None:
     """The rank that a file's name tells: 3 of run_rank3; None when it tells none."""
     named = _RANK_IN_NAME.findall(name)

@@ -22,6 +22,11 @@ FARTHEST_NS = 1 << 61
 #: The first so many characters of a name are kept: the longest real ones have a few thousand, and names repeat in rows.
 LONGEST_NAME = 1 << 14
 _CUT = " [cut]"
+# What can be read of an export of 2021 or older, which says nothing of itself: tables and columns as they are today.
+_OLD = {
+    "StringIds": {"id", "value"},
+    "CUPTI_ACTIVITY_KIND_KERNEL": {"start", "end", "deviceId", "globalPid", "correlationId", "demangledName"},
+}
 
 
 @dataclass(frozen=True)
@@ -185,11 +190,15 @@ def open_export(path: Path) -> Report:
                 raise PackError(f"{path}: not a SQLite file; export the report again with nsys export")
         source = SqliteFile(path)
     tables = source.tables()
-    known = {name for name, _ in schema.EXPORT_INFO.exported}
-    if not tables & known or not any(name.startswith("TARGET_INFO_") for name in tables):
+    told = any(name in tables for name, _ in schema.EXPORT_INFO.exported)
+    targets = any(name.startswith("TARGET_INFO_") for name in tables)
+    if told and targets:
+        return Report(source)
+    # Before an export told its version it had neither.
+    if told or targets or not _OLD.keys() <= tables or not all(_OLD[name] <= source.columns(name) for name in _OLD):
         raise PackError(
-            f"{path}: not a whole Nsight export (META_DATA_EXPORT or the TARGET_INFO tables are missing); "
-            "export the report again with nsys export"
+            f"{path}: not a whole Nsight export, or too old (META_DATA_EXPORT or the TARGET_INFO tables are missing, "
+            "as in exports of 2021 and older); export the report again with nsys export"
         )
     return Report(source)
 

@@ -13,6 +13,8 @@ from recipes.base.cache_folder import cache_root
 
 REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
 EXPORT_SUFFIXES = (".sqlite", "_pqtdir")
+#: Exports that are unpacked before they are read.
+PACKED_SUFFIXES = (".sqlite.xz", ".sqlite.gz")
 _ANY_FOLDERS = "**"
 
 
@@ -75,7 +77,7 @@ def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
 
 def is_report(path: Path) -> bool:
     """Whether a path has the looks of a report or of an export of one."""
-    return path.name.endswith((*REPORT_SUFFIXES, ".sqlite")) or is_export_folder(path)
+    return path.name.endswith((*REPORT_SUFFIXES, ".sqlite", *PACKED_SUFFIXES)) or is_export_folder(path)
 
 
 def is_export_folder(path: Path) -> bool:

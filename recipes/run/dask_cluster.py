@@ -130,6 +130,7 @@ def _caller(pack: str, version: str, folder: str) -> Any:
         with tempfile.TemporaryFile() as said, subprocess.Popen(
             [sys.executable, "-c", start, root, version], stdin=pipe, stdout=pipe, stderr=said, cwd=where
         ) as child:  # fmt: skip
+            assert child.stdin and child.stdout  # both are pipes
             try:
                 child.stdin.write(task)
                 # It stays open: the child ends when this worker is no more.

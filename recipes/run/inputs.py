@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 from collections import Counter
@@ -10,10 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from recipes.base.errors import PackError
-from recipes.nsight.export import Exporter, export
+from recipes.nsight.export import Exporter, export, unpacked
 from recipes.report.report import Report, open_export
 from recipes.report.search import (
     EXPORT_SUFFIXES,
+    PACKED_SUFFIXES,
     REPORT_SUFFIXES,
     Found,
     below,
@@ -21,6 +23,9 @@ from recipes.report.search import (
     is_report,
     matching,
 )
+
+# What files begin with that Git LFS has not fetched.
+_LFS = b"version https://git-lfs.github.com/"
 
 
 @dataclass(frozen=True)
@@ -60,8 +65,11 @@ def open_input(item: Input, exporter: Exporter | None, announce: Callable[[str],
     if item.problem:
         raise PackError(item.problem)
     if not item.path.name.endswith(REPORT_SUFFIXES):
-        return open_export(item.path), ""
+        _check_content(item.path)
+        packed = item.path.name.endswith(PACKED_SUFFIXES)
+        return open_export(unpacked(item.path, announce) if packed else item.path), ""
     try:
+        _check_content(item.path)
         if exporter is None:
             raise PackError(
                 f"{item.path}: no Nsight Systems was found to export it; see `python -m recipes check`, or give "
@@ -79,6 +87,13 @@ def open_input(item: Input, exporter: Exporter | None, announce: Callable[[str],
             except PackError as second:
                 why_not = str(second)
         raise PackError(f"{error}; {why_not}") from None
+
+
+def _check_content(path: Path) -> None:
+    """PackError for a file that only stands for what is in Git LFS."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        if file.read(len(_LFS)) == _LFS:
+            raise PackError(f"{path}: a Git LFS pointer, not the file itself; run git lfs pull in its repository")
 
 
 def _expand(text: str) -> Iterable[Input]:
@@ -122,7 +137,8 @@ def _of_path(text: str) -> Iterable[Input]:
         return [_problem(path, f"{path} is no folder, so :{limit} means nothing; give a folder or leave :{limit} away")]
     if is_report(path):
         return [Input(path, "", _export_beside(path))]
-    return [_problem(path, f"{path} is no report; give .nsys-rep, .qdrep, .sqlite or _pqtdir, or a folder of them")]
+    kinds = ".nsys-rep, .qdrep, .sqlite (also .sqlite.xz, .sqlite.gz) or _pqtdir"
+    return [_problem(path, f"{path} is no report; give {kinds}, or a folder of them")]
 
 
 def _split_limit(text: str) -> tuple[Path, int | None]:
@@ -149,12 +165,13 @@ def _inputs(place: Path, found: Iterable[Found], limit: int | None, verb: str) -
 
 
 def _without_doubles(paths: list[Path]) -> list[Path]:
-    """Of a report and its exports in one folder the report, else the SQLite file; in order.
+    """Of a report and its exports in one folder the report, else the SQLite file, else what comes first; in order.
 
     x.nsys-rep and x.qdrep are two reports.
     """
-    kind_of = {path: 0 if path.name.endswith(REPORT_SUFFIXES) else 1 if path.name.endswith(".sqlite") else 2
-               for path in paths}  # fmt: skip
+    order: tuple[str | tuple[str, ...], ...] = (REPORT_SUFFIXES, ".sqlite", "_pqtdir", *PACKED_SUFFIXES)
+    # A parquet folder may have any name.
+    kind_of = {path: next((n for n, end in enumerate(order) if path.name.endswith(end)), 2) for path in paths}
     best: dict[tuple[Path, str], int] = {}
     for path, kind in kind_of.items():
         key = path.parent, _stem(path)
@@ -171,7 +188,7 @@ def _export_beside(path: Path) -> Path | None:
 
 
 def _stem(path: Path) -> str:
-    for suffix in (*REPORT_SUFFIXES, *EXPORT_SUFFIXES):
+    for suffix in (*REPORT_SUFFIXES, *EXPORT_SUFFIXES, *PACKED_SUFFIXES):
         if path.name.endswith(suffix):
             return path.name[: -len(suffix)]
     return path.name

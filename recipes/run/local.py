@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from recipes.base.pack import describe
 from recipes.nsight.export import Exporter
@@ -25,6 +26,8 @@ def run_locally(name: str, arguments: Sequence[str], program: str) -> int:
     )
     parser.add_argument("--mode", choices=MODES, default="concurrent", help="Mode to run tasks")
     add_options(recipe, parser.add_argument)
+    if wrong := unknown_option(arguments, parser._option_string_actions):
+        parser.error(wrong)
     args = parser.parse_args(arguments)
     folder = run(
         recipe, args, map_tasks=_MAP_TASKS[args.mode], find_exporter=find_exporter, warn=_warn,
@@ -32,6 +35,19 @@ def run_locally(name: str, arguments: Sequence[str], program: str) -> int:
     )  # fmt: skip
     print(f"Generated:\n    {folder}")
     return 0
+
+
+def unknown_option(arguments: Sequence[str], known: Iterable[str]) -> str:
+    """What is wrong with the first option that is none, and which one may be meant; empty when all are known.
+
+    argparse itself would complain of a required option instead, which `--inpt` was meant to be.
+    """
+    names = [argument.partition("=")[0] for argument in arguments if argument.startswith("--")]
+    for name in names[: names.index("--") if "--" in names else None]:
+        if not any(option.startswith(name) for option in known):
+            near = difflib.get_close_matches(name, known, 1)
+            return f"unknown option {name}" + (f"; did you mean {near[0]}?" if near else "; see --help")
+    return ""
 
 
 def _warn(text: str) -> None:

@@ -42,7 +42,8 @@ def add_common_options(add: Add) -> None:
         "--filter-time",
         type=_time_filter,
         metavar="[start]/[end]",
-        help="The same as --start and --end in one option, as newer Nsight versions have it",
+        help="The same as --start and --end in one option, as newer Nsight versions have it.\n"
+        "Of several reports it is on the clock of the first, and moved by when their sessions started",
     )
     add(
         "--phases",
@@ -59,6 +60,13 @@ def add_common_options(add: Add) -> None:
         help="The rank of each report, by its file name without suffix: run_a=0,run_b=1.\n"
         "By default it is read from the environment in the report, the file name, or a thread name",
     )
+    add(
+        "--skip-steps",
+        type=_count,
+        default=0,
+        metavar="N",
+        help="Leave the first N steps of each process out of medians, means and matching, like incomplete steps",
+    )
     add("--strict", action="store_true", help="Fail if any input cannot be used, not only if none can")
 
 
@@ -69,6 +77,12 @@ def span_of(args: argparse.Namespace) -> Span:
     if args.start is not None and args.end is not None and args.start > args.end:
         raise argparse.ArgumentTypeError("the start time cannot be greater than the end time")
     return Span(args.start, args.end)
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of steps; write a whole number such as 2")
+    return int(text)
 
 
 def _time_filter(text: str) -> Span:

@@ -94,6 +94,10 @@ class Task:
     span: Span
     phases: Path | None
     exporter: Exporter | None
+    #: The session start of the report on whose clock the span is, in ns since 1970; None: on this report's own.
+    clock_ns: int | None = None
+    #: So many steps of each process count nowhere.
+    skip_steps: int = 0
     #: The rank that the user gives this report.
     rank: int | None = None
     #: Where its tables go; None for a single report, whose tables stay in memory.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -23,12 +24,14 @@ from recipes.base.errors import PackError
 from recipes.base.memory import return_freed, share_heap
 from recipes.base.pack import ROOT
 from recipes.base.tables import FILES, Table
-from recipes.base.terminal import cleared, ended_by_sigterm, plain, progress
+from recipes.base.terminal import cleared, ended_by_sigterm, fitted, plain, progress, text_width
 from recipes.base.units import format_count
 from recipes.capture.capture import Capture
+from recipes.events.gpu_work import Span
 from recipes.findings import quality
 from recipes.nsight.export import Exporter
-from recipes.report.facts import read_facts
+from recipes.report.facts import read_facts, session_start_ns
+from recipes.report.report import Report
 from recipes.report.search import REPORT_SUFFIXES
 from recipes.run.inputs import Input, find_inputs, open_input, shown
 from recipes.run.notebook import render
@@ -44,6 +47,8 @@ from recipes.steps.phases import load_phase_rules
 MapTasks = Callable[[Callable[[Task], Outcome], Callable[[Task, str], Outcome], Sequence[Task]], Iterable[Outcome]]
 
 
+#: The width of a terminal that does not tell its own.
+_TERMINAL_WIDTH = 120
 #: So many reports with findings are named in the printed quality line.
 _SHOWN_FINDINGS = 5
 _MORE = "  llm_capture_check says more"
@@ -113,7 +118,7 @@ def run(
                     f"{folder.name}.nsys-analysis": _manifest(recipe, manifest or {}, inputs, started),
                 },
             )
-    print(summary)
+    print(fitted(summary, text_width(_TERMINAL_WIDTH)) if sys.stdout.isatty() else summary)
     return output.folder
 
 
@@ -155,7 +160,8 @@ def _tasks(
     spill: Spill | None,
 ) -> list[Task]:
     reports = any(item.path.name.endswith(REPORT_SUFFIXES) and not item.problem for item in inputs)
-    exporter = find_exporter() if reports else None
+    exporter, span = find_exporter() if reports else None, span_of(args)
+    clock_ns = _session_start_ns(inputs[0], exporter) if span != Span() and len(inputs) > 1 else None
     return [
         Task(
             item,
@@ -163,14 +169,42 @@ def _tasks(
             len(inputs),
             recipe.NAME,
             settings,
-            span_of(args),
+            span,
             args.phases,
             exporter,
+            clock_ns,
+            args.skip_steps,
             args.rank_map.get(item.label),
             spill,
         )
         for number, item in enumerate(inputs, 1)
     ]
+
+
+def _session_start_ns(item: Input, exporter: Exporter | None) -> int:
+    """When the first of several reports has its zero: a time range is on its clock. PackError when it does not tell."""
+    start_ns = session_start_ns(open_input(item, exporter, progress)[0])
+    if start_ns is None:
+        raise PackError(
+            f"{item.path}: does not tell when its session started, so that a time range means nothing to the other "
+            "reports; analyse them one by one, or give --skip-steps N instead"
+        )
+    return start_ns
+
+
+def _own_span(task: Task, report: Report) -> Span:
+    """The time range on the report's own clock. PackError when that is not known."""
+    if task.clock_ns is None:
+        return task.span
+    start_ns = session_start_ns(report)
+    if start_ns is None:
+        raise PackError(
+            f"{task.item.path}: does not tell when its session started, so that the time range cannot be placed on its "
+            "clock; analyse it by itself"
+        )
+    later_ns = start_ns - task.clock_ns
+    bounds = (task.span.start_ns, task.span.end_ns)
+    return Span(*(None if bound is None else bound - later_ns for bound in bounds))
 
 
 def lost_report(task: Task, reason: str) -> Outcome:
@@ -243,7 +277,7 @@ def _analyse(task: Task, announce: Callable[[str], None]) -> tuple[Analysis, dic
     if task.rank is not None:
         facts = replace(facts, rank=task.rank, rank_source="--rank-map")
     recipe = load_recipe(task.recipe)
-    capture = Capture(report, task.span, load_phase_rules(task.phases), facts)
+    capture = Capture(report, _own_span(task, report), load_phase_rules(task.phases), facts, skip_steps=task.skip_steps)
     # What the recipe asks for first decides how the report is read; the checks take what is there.
     found = recipe.analyse(capture, task.settings)
     work, verdict = capture.work, quality.judge(capture)

@@ -17,8 +17,8 @@ from recipes.steps.steps import Steps
 #: An operation in no step; one whose launch is not in the report.
 OUTSIDE, NO_LAUNCH = -1, -2
 #: How an operation came to its step: launched by the step's own thread, by another thread of the process that has
-#: no steps (PyTorch launches the backward pass so), or while a start/end range was open in the process, by a thread
-#: that has no ranges of its own, such as a data loader has.
+#: no steps (PyTorch launches the backward pass so), or while a start/end range was open: one of the launching thread's
+#: own; else, if that thread starts no steps and has no ranges of its own, as a data loader has, any of the process.
 WAYS = ("same thread", "other thread", "time")
 
 
@@ -84,19 +84,23 @@ class _Resolver:
         self._threads, self._busy_threads = np.unique(steps.global_tid[own]), steps.busy_threads
         self._by_thread = Lookup(steps.global_tid[own], steps.start_ns[own], steps.end_ns[own], own)
         self._by_process = Lookup(steps.pid[own], steps.start_ns[own], steps.end_ns[own], own)
+        self._timed_threads = np.unique(steps.global_tid[timed])
+        self._by_own_time = Lookup(steps.global_tid[timed], steps.start_ns[timed], steps.end_ns[timed], timed)
         self._by_time = Lookup(steps.pid[timed], steps.start_ns[timed], steps.end_ns[timed], timed)
 
     def resolve(self, thread: np.ndarray, start_ns: np.ndarray) -> np.ndarray:
         """The code of each call: its step times ways plus the way; negative for none."""
         code = np.full(len(thread), OUTSIDE * len(WAYS), dtype=np.int32)
         pid = pid_of(thread)
+        every, timing = np.ones(len(thread), dtype=bool), np.isin(thread, self._timed_threads)
         searches = (
-            (self._by_thread, thread, np.ones(len(thread), dtype=bool)),
-            (self._by_process, pid, ~np.isin(thread, self._threads)),
-            (self._by_time, pid, ~np.isin(thread, self._busy_threads)),
+            (0, self._by_thread, thread, every),
+            (2, self._by_own_time, thread, every),
+            (1, self._by_process, pid, ~timing & ~np.isin(thread, self._threads)),
+            (2, self._by_time, pid, ~timing & ~np.isin(thread, self._busy_threads)),
         )
-        # Each way decides what those before it could not.
-        for way, (lookup, group, allowed) in enumerate(searches):
+        # Each search decides what those before it could not.
+        for way, lookup, group, allowed in searches:
             open_rows = np.flatnonzero(allowed & (code < 0))
             step = lookup.find(group[open_rows], start_ns[open_rows])
             hit = step >= 0

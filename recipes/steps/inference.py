@@ -158,7 +158,7 @@ def _steps(work: GpuWork, found: list[tuple[int, np.ndarray]]) -> Steps:
         phases=[PHASE] if count else [],
         texts=[""] * count,
         meanings=[Meaning(PHASE)] * count,
-        rules={process: (RULE, int(np.count_nonzero(pid == process))) for process in set(pid.tolist())},
+        rules=dict.fromkeys(pid.tolist(), RULE),
         busy_threads=np.zeros(0, dtype=np.int64),
         of_range=np.zeros(0, dtype=np.int64),
         inferred=True,

@@ -9,6 +9,7 @@ import numpy as np
 from recipes.base.memory import distinct
 from recipes.events.gpu_work import GpuWork
 from recipes.events.launches import Launches
+from recipes.steps.phases import DECODE_PHASES
 from recipes.steps.steps import Steps
 
 NONE = -1
@@ -18,9 +19,11 @@ NONE = -1
 class Projection:
     """One entry for each step and device that it ran on, in order of device, then of first start.
 
-    step, device int32, indices into the steps and devices; start_ns, end_ns int64; operations int64; period_ns int64,
-    from this start to that of the process's next step on the device, NONE for the last one. `of_operation` int32 is
-    the entry of each operation, NONE for those in no step.
+    step, device int32, indices into the steps and devices; start_ns, end_ns int64; operations int64; next_entry int64,
+    the entry of the process's next step on the device, whatever its phase, NONE for the last one; itl_ns int64, the
+    inter-token latency: of a decode step, from its start to that of the next decode step of its process and thread on
+    the device, whatever lies between, NONE for others and the last. `of_operation` int32 is the entry of each
+    operation, NONE for those in no step.
     """
 
     step: np.ndarray
@@ -28,7 +31,8 @@ class Projection:
     start_ns: np.ndarray
     end_ns: np.ndarray
     operations: np.ndarray
-    period_ns: np.ndarray
+    next_entry: np.ndarray
+    itl_ns: np.ndarray
     of_operation: np.ndarray
 
     def __len__(self) -> int:
@@ -37,6 +41,34 @@ class Projection:
     @property
     def duration_ns(self) -> np.ndarray:
         return self.end_ns - self.start_ns
+
+    @property
+    def period_ns(self) -> np.ndarray:
+        """From each start to that of the next entry, int64; NONE for the last."""
+        return _until_next(self.next_entry, self.start_ns, self.start_ns)
+
+    @property
+    def between_ns(self) -> np.ndarray:
+        """From the end of each step to the start of its process's next one, int64: the last end on any device and the
+        first start on any, so that a step's way through several GPUs is no time between steps. 0 where steps overlap,
+        NONE for the last."""
+        first_ns, last_ns = self.whole_steps()
+        between_ns = _until_next(self.next_entry, last_ns, first_ns)
+        return np.where(self.next_entry == NONE, NONE, np.maximum(between_ns, 0))
+
+    def whole_steps(self) -> tuple[np.ndarray, np.ndarray]:
+        """Of each entry's step the first start and the last end on any device, int64."""
+        _, place = np.unique(self.step, return_inverse=True)
+        first_ns = np.full(len(self), np.iinfo(np.int64).max)
+        last_ns = np.full(len(self), np.iinfo(np.int64).min)
+        np.minimum.at(first_ns, place, self.start_ns)
+        np.maximum.at(last_ns, place, self.end_ns)
+        return first_ns[place], last_ns[place]
+
+
+def _until_next(next_entry: np.ndarray, from_ns: np.ndarray, to_ns: np.ndarray) -> np.ndarray:
+    """From a time of each entry to a time of its next, int64; NONE for the last."""
+    return np.where(next_entry == NONE, NONE, np.append(to_ns, 0)[next_entry] - from_ns)
 
 
 def project(work: GpuWork, step_of: np.ndarray, steps: Steps) -> Projection:
@@ -60,8 +92,15 @@ def project(work: GpuWork, step_of: np.ndarray, steps: Steps) -> Projection:
     of_operation = np.full(len(work), NONE, dtype=np.int32)
     of_operation[inside] = place[code]
     step, device = (order // devices).astype(np.int32), (order % devices).astype(np.int32)
-    period_ns = _periods(device, steps.pid[step], start_ns[order])
-    return Projection(step, device, start_ns[order], end_ns[order], operations[order], period_ns, of_operation)
+    start_ns, end_ns = start_ns[order], end_ns[order]
+    next_entry = _next_of(np.arange(len(order)), start_ns, device, steps.pid[step])
+    itl_ns = np.full(len(order), NONE, dtype=np.int64)
+    decoding = np.isin(steps.phase[step], [code for code, name in enumerate(steps.phases) if name in DECODE_PHASES])
+    tokens = np.flatnonzero(decoding)
+    # An engine is a thread of a process: two of them may share a GPU.
+    next_token = _next_of(tokens, start_ns, device, steps.pid[step], steps.global_tid[step])
+    itl_ns[tokens] = _until_next(next_token, start_ns[tokens], start_ns)
+    return Projection(step, device, start_ns, end_ns, operations[order], next_entry, itl_ns, of_operation)
 
 
 def launches_of_entries(projection: Projection, launches: Launches) -> np.ndarray:
@@ -73,12 +112,11 @@ def launches_of_entries(projection: Projection, launches: Launches) -> np.ndarra
     return np.bincount(pairs // width, minlength=len(projection))
 
 
-def _periods(device: np.ndarray, pid: np.ndarray, start_ns: np.ndarray) -> np.ndarray:
-    """From each start to the next one of the same process on the same device."""
-    order = np.lexsort((start_ns, pid, device))
-    next_ns = np.full(len(order), NONE, dtype=np.int64)
-    same = (device[order][1:] == device[order][:-1]) & (pid[order][1:] == pid[order][:-1])
-    next_ns[:-1] = np.where(same, np.diff(start_ns[order]), NONE)
-    period_ns = np.empty(len(order), dtype=np.int64)
-    period_ns[order] = next_ns
-    return period_ns
+def _next_of(entries: np.ndarray, start_ns: np.ndarray, *keys: np.ndarray) -> np.ndarray:
+    """For each of some entries the one of them that starts next and has the same keys, int64; NONE for the last."""
+    order = np.lexsort((start_ns[entries], *(key[entries] for key in keys)))
+    ordered = entries[order]
+    same = np.logical_and.reduce([key[ordered][1:] == key[ordered][:-1] for key in keys])
+    following = np.full(len(entries), NONE, dtype=np.int64)
+    following[order[:-1]] = np.where(same, ordered[1:], NONE)
+    return following

@@ -17,8 +17,8 @@ class Steps:
     """The steps of a report, in order of start; a step's number is its place here.
 
     start_ns, end_ns int64 as the host saw them; pid, global_tid int64; phase int32, an index into `phases`;
-    closed and by_thread bool as in Ranges; `texts` and `meanings` one each; `rules` the rule of each process
-    with its number of matches; `busy_threads` the global ids of threads that have ranges but start no step: they
+    closed and by_thread bool as in Ranges; `texts` and `meanings` one each; `rules` the rule of each process;
+    `busy_threads` the global ids of threads that have ranges but start no step: they
     say what else they do; `of_range` int64, the place of each in the ranges, empty when `inferred`, that is when
     steps come from repetition instead of ranges.
     """
@@ -33,7 +33,7 @@ class Steps:
     phases: list[str]
     texts: list[str]
     meanings: list[Meaning]
-    rules: dict[int, tuple[str, int]]
+    rules: dict[int, str]
     busy_threads: np.ndarray
     of_range: np.ndarray
     inferred: bool = False
@@ -45,18 +45,19 @@ class Steps:
 def find_steps(ranges: Ranges, rules: Sequence[PhaseRule]) -> Steps:
     """The steps among the ranges: in each process those of the first rule that enough ranges match.
 
-    Of matching ranges inside each other on a thread (start and end ranges: in a process) the outermost is the step.
+    Of matching ranges inside each other on a thread (start and end ranges: of those that it started) the outermost is
+    the step.
     """
     chosen: list[np.ndarray] = []
     meanings: list[Meaning] = []
-    taken: dict[int, tuple[str, int]] = {}
+    taken: dict[int, str] = {}
     for pid in np.unique(ranges.pid).tolist():
         rows = np.flatnonzero(ranges.pid == pid)
         rule, found, which = _choose(ranges, rows, rules)
         if rule is None:
             continue
         outermost = np.flatnonzero(_outermost(ranges, rows, np.array([one is not None for one in found])[which]))
-        taken[pid] = (rule.name, len(outermost))
+        taken[pid] = rule.name
         chosen.append(rows[outermost])
         meanings += [found[number] for number in which[outermost].tolist()]
     rows = np.concatenate(chosen) if chosen else np.zeros(0, dtype=np.int64)
@@ -112,8 +113,9 @@ def _choose(
 
 
 def _outermost(ranges: Ranges, rows: np.ndarray, matching: np.ndarray) -> np.ndarray:
-    """Which of the rows match and lie in no other matching one of their thread (or process)."""
-    group = np.where(ranges.by_thread[rows], ranges.global_tid[rows], -1)
+    """Which of the rows match and lie in no other matching one of their kind that their thread started."""
+    thread = ranges.global_tid[rows]
+    group = np.where(ranges.by_thread[rows], thread, ~thread)
     picked = np.flatnonzero(matching)
     chosen = rows[picked]
     # A range that was never closed holds nothing: nobody knows where it ended.
