@@ -12,7 +12,11 @@ _BATCH = Column("batch", "int64", "sequences in the step; null if the range does
 _KEY = (("report", "ascending"), ("device", "ascending"))
 
 #: The times of a step that phases have quantiles of, with what they are called.
-TIMES = {"duration": "durations", "period": "periods", "itl": "inter-token latencies; null where nothing is decoded"}
+TIMES = {
+    "duration": "durations",
+    "period": "periods",
+    "itl": "inter-token latencies; null for phases that do not decode",
+}
 QUANTILES = (10, 50, 90, 99)
 
 STEPS = Table(

@@ -33,7 +33,7 @@ KERNELS = Table(
         Column("family", "string", "kernel family"),
         Column("name", "string", "demangled name"),
         Column("short_name", "string", "name without parameters"),
-        Column("rule", "string", "rule that gave the family, or what its place in steps told; empty for none"),
+        Column("rule", "string", "rule that gave the family, or its place in steps (`context: ...`); empty for none"),
         Column("calls", "int64", "operations"),
         Column("time_ns", "int64", "summed durations"),
         Column("min_ns", "int64", "shortest"),

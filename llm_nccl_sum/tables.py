@@ -24,7 +24,7 @@ COMMUNICATION = Table(
         Column("phase", "string", f"phase of its step; `{OUTSIDE}` for none", coded=True),
         Column("step", "int64", "number of its step in the report; null for none"),
         Column("nth_step", "int64", "place of this step among those of its phase on the device; null for none"),
-        Column("edge", "bool", "its step does not stand for the others, so it is not matched"),
+        Column("edge", "bool", "its step is not representative, so it is not matched"),
         Column("name", "string", "demangled name", coded=True),
         *(Column(column.name, column.type, column.meaning, coded=True) for column in _KIND),
         Column("communicator", "string", "NCCL's id of the communicator; null if not known", coded=True),
@@ -36,9 +36,9 @@ COMMUNICATION = Table(
         Column(
             "work_before_ns", "int64", "GPU work of other kinds since the device's last communication; null for none"
         ),
-        Column("idle_before_ns", "int64", "the rest of that time, in which the device did nothing; null for none"),
+        Column("idle_before_ns", "int64", "the rest of that time, in which the device was idle; null for none"),
         Column("clock_ns", "int64", "start of the report's clock, in ns since 1970; null if not known"),
-        Column("world_size", "int64", "ranks of the job, as the launcher told them; null if the report does not tell"),
+        Column("world_size", "int64", "ranks of the job, as set by the launcher; null if the report does not say"),
     ),
     sort=(("report", "ascending"), ("device", "ascending"), ("start_ns", "ascending")),
 )
@@ -49,7 +49,7 @@ STEP_COMMUNICATION = Table(
         *REPORT_KEYS,
         Column("step", "int64", "number of the step in the report; null for what is in no step"),
         _PHASE,
-        Column("edge", "bool", "does not stand for the others: in no median or mean"),
+        Column("edge", "bool", "not representative; excluded from medians and means"),
         EDGE_REASON,
         Column("duration_ns", "int64", "first start to last end of its operations; null for no step"),
         Column("calls", "int64", "communication kernels"),
@@ -117,14 +117,20 @@ RANKS = Table(
             "double",
             "share of the waiting in its collectives that it caused; null if not known",
         ),
-        Column("late", "bool", "named as late: beyond chance, and by 1 % of a step or more"),
-        Column("late_cost_ns", "int64", "if so: by how much it comes after the mean of the others, in a mean step"),
+        Column("late", "bool", "named as late: more than by chance, and by 1 % of a step or more"),
         Column(
-            "late_work_ns", "int64", "what GPU work before its collectives is longer by than the others', in a step"
+            "late_cost_ns", "int64", "if late: how much later it arrives than the mean of the others, per step (mean)"
         ),
-        Column("late_idle_ns", "int64", "what its GPU idles longer than theirs before them, in a step"),
-        Column("late_reason", "string", "gpu: that work, host: that idle time, both; null if not late or not known"),
-        Column("late_places", "string", "the collectives of a step that it is late at, from 1 on; null for all"),
+        Column(
+            "late_work_ns", "int64", "how much longer GPU work before its collectives is than the others', per step"
+        ),
+        Column("late_idle_ns", "int64", "how much longer its GPU is idle before them than theirs, per step"),
+        Column(
+            "late_reason", "string", "gpu (that work), host (that idle time) or both; null if not late or not known"
+        ),
+        Column(
+            "late_places", "string", "numbers (from 1) of the collectives in a step for which it is late; null for all"
+        ),
         Column("clock_offset_ns", "int64", "what its clock is ahead of that of its set's first rank, by the ends"),
         Column("clock_residual_ns", "int64", "how far these ends lie apart still: their 95th percentile"),
     ),

@@ -43,7 +43,7 @@ def add_common_options(add: Add) -> None:
         type=_time_filter,
         metavar="[start]/[end]",
         help="The same as --start and --end in one option, as newer Nsight versions have it.\n"
-        "Of several reports it is on the clock of the first, and moved by when their sessions started",
+        "With several reports, times are on the first one's clock; the others are shifted by their session starts",
     )
     add(
         "--phases",
@@ -81,7 +81,7 @@ def span_of(args: argparse.Namespace) -> Span:
 
 def _count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of steps; write a whole number such as 2")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of steps; write a whole number such as 2")
     return int(text)
 
 

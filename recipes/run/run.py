@@ -47,7 +47,7 @@ from recipes.steps.phases import load_phase_rules
 MapTasks = Callable[[Callable[[Task], Outcome], Callable[[Task, str], Outcome], Sequence[Task]], Iterable[Outcome]]
 
 
-#: The width of a terminal that does not tell its own.
+#: The width of a terminal that does not report its own.
 _TERMINAL_WIDTH = 120
 #: So many reports with findings are named in the printed quality line.
 _SHOWN_FINDINGS = 5
@@ -182,11 +182,11 @@ def _tasks(
 
 
 def _session_start_ns(item: Input, exporter: Exporter | None) -> int:
-    """When the first of several reports has its zero: a time range is on its clock. PackError when it does not tell."""
+    """When the first of several reports has its zero: a time range is on its clock. PackError when it does not say."""
     start_ns = session_start_ns(open_input(item, exporter, progress)[0])
     if start_ns is None:
         raise PackError(
-            f"{item.path}: does not tell when its session started, so that a time range means nothing to the other "
+            f"{item.path}: does not say when its session started, so a time range cannot be applied to the other "
             "reports; analyse them one by one, or give --skip-steps N instead"
         )
     return start_ns
@@ -199,8 +199,8 @@ def _own_span(task: Task, report: Report) -> Span:
     start_ns = session_start_ns(report)
     if start_ns is None:
         raise PackError(
-            f"{task.item.path}: does not tell when its session started, so that the time range cannot be placed on its "
-            "clock; analyse it by itself"
+            f"{task.item.path}: does not say when its session started, so the time range cannot be placed on its "
+            "clock; analyse it separately"
         )
     later_ns = start_ns - task.clock_ns
     bounds = (task.span.start_ns, task.span.end_ns)
