@@ -96,7 +96,7 @@ def test_a_time_range_of_several_reports_is_on_the_clock_of_the_first(make_expor
 
     found = kept(tmp_path / "third", paths[0], paths[2], "--filter-time", "4500/8500")
     assert (found["first"][:2], found["third"][0]) == (("ok", 4), "unreadable")
-    assert "analyse it by itself" in found["third"][2]
+    assert "analyse it separately" in found["third"][2]
     done = pack(
         "run", "llm_kernel_families", "--input", paths[2], paths[0], "--start", "5", "--output", tmp_path / "no"
     )
