@@ -357,6 +357,16 @@ def test_period_runs_to_the_next_step_on_the_device(made):
     assert projection.period_ns.tolist() == [200, NONE]
 
 
+def test_a_period_never_spans_a_step_whose_work_was_lost(made):
+    # Four decode steps of which the second one's launch (id 9) left no record.
+    named = [(100 * n, 100 * n + 50, MAIN, "decode bs=4", 59) for n in range(4)]
+    launches = [(100 * n + 5, 100 * n + 8, MAIN, 9 if n == 1 else n) for n in range(4)]
+    capture = made([(100 * n + 10, 100 * n + 30, P, n) for n in (0, 2, 3)], launches, named)
+    assert capture.projection.step.tolist() == [0, 2, 3]
+    assert capture.projection.period_ns.tolist() == [NONE, 100, NONE]
+    assert capture.projection.itl_ns.tolist() == [NONE, 100, NONE]
+
+
 def test_inter_token_latency_runs_to_the_next_decode_step_of_the_engine(made):
     # Three decode steps of 100 each with a prefill of 2,000 before the last; another thread's engine decodes between.
     named = [(0, 20, MAIN, "decode bs=4", 59), (50, 70, AUTOGRAD, "decode bs=1", 59),

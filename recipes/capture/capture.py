@@ -183,7 +183,8 @@ class Capture:
     @cached_property
     def projection(self) -> Projection:
         """The steps as the GPU ran them."""
-        return project(self.work, self.attribution.step, self.steps)
+        whole = self._steps[1]
+        return project(self.work, self.attribution.step, self.steps, ~whole.working & (whole.lost > 0))
 
     @cached_property
     def _incomplete(self) -> np.ndarray:

@@ -71,8 +71,11 @@ def _until_next(next_entry: np.ndarray, from_ns: np.ndarray, to_ns: np.ndarray) 
     return np.where(next_entry == NONE, NONE, np.append(to_ns, 0)[next_entry] - from_ns)
 
 
-def project(work: GpuWork, step_of: np.ndarray, steps: Steps) -> Projection:
-    """Projects the steps onto the devices. `step_of` is the step of each operation, negative for none."""
+def project(work: GpuWork, step_of: np.ndarray, steps: Steps, lost: np.ndarray | None = None) -> Projection:
+    """Projects the steps onto the devices. `step_of` is the step of each operation, negative for none.
+
+    `lost`, bool per step, are steps whose work was not recorded: nothing that follows a step lies beyond one of these.
+    """
     devices = max(len(work.devices.numbers), 1)
     entries = len(steps) * devices
     inside = np.flatnonzero(step_of >= 0)
@@ -93,14 +96,25 @@ def project(work: GpuWork, step_of: np.ndarray, steps: Steps) -> Projection:
     of_operation[inside] = place[code]
     step, device = (order // devices).astype(np.int32), (order % devices).astype(np.int32)
     start_ns, end_ns = start_ns[order], end_ns[order]
-    next_entry = _next_of(np.arange(len(order)), start_ns, device, steps.pid[step])
+    stretch = _stretches(steps.pid, lost)[step]
+    next_entry = _next_of(np.arange(len(order)), start_ns, device, steps.pid[step], stretch)
     itl_ns = np.full(len(order), NONE, dtype=np.int64)
     decoding = np.isin(steps.phase[step], [code for code, name in enumerate(steps.phases) if name in DECODE_PHASES])
     tokens = np.flatnonzero(decoding)
     # An engine is a thread of a process: two of them may share a GPU.
-    next_token = _next_of(tokens, start_ns, device, steps.pid[step], steps.global_tid[step])
+    next_token = _next_of(tokens, start_ns, device, steps.pid[step], steps.global_tid[step], stretch)
     itl_ns[tokens] = _until_next(next_token, start_ns[tokens], start_ns)
     return Projection(step, device, start_ns, end_ns, operations[order], next_entry, itl_ns, of_operation)
+
+
+def _stretches(pid: np.ndarray, lost: np.ndarray | None) -> np.ndarray:
+    """How many lost steps lie before each step in its process, and in those of smaller ids, int64."""
+    before = np.zeros(len(pid), dtype=np.int64)
+    if lost is not None and lost.any():
+        # Steps are in order of start.
+        order = np.argsort(pid, kind="stable")
+        before[order] = np.cumsum(lost[order])
+    return before
 
 
 def launches_of_entries(projection: Projection, launches: Launches) -> np.ndarray:
