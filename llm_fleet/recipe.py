@@ -11,7 +11,6 @@ from pathlib import Path
 import pyarrow as pa
 
 from llm_fleet.answers import answers
-from llm_fleet.combined import complete_run
 from llm_fleet.dataset import check_run, open_dataset
 from llm_fleet.parts import NAME, add_options_of_parts, analyse_parts, parts
 from llm_fleet.publish import FACTS, facts, publish
@@ -20,6 +19,7 @@ from llm_fleet.settings import FleetSettings
 from llm_fleet.storage import without_secrets
 from llm_fleet.summary import notebook_tables, summarise
 from llm_fleet.tables import PUBLISHED
+from llm_fleet.whole_run import complete_run
 from recipes.base.errors import PackError
 from recipes.base.tables import Table
 from recipes.capture.capture import Capture

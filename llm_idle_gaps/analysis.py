@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from llm_idle_gaps.gap_columns import GapColumns
+from llm_idle_gaps.gap_sums import EDGES_NS, LARGEST, GapSums
 from llm_idle_gaps.stretches import Stretches, device_stretches
 from llm_idle_gaps.tables import GAPS, HISTOGRAM, IDLE, LARGEST_GAPS, STEP_IDLE, TIMELINE
-from llm_idle_gaps.tally import EDGES_NS, LARGEST, Tally
 from llm_idle_gaps.timeline import median_step
 from recipes.base import intervals
 from recipes.base.memory import sums
@@ -66,15 +66,15 @@ def analyse(capture: Capture, settings: Settings) -> Analysis:
     gap_columns = GapColumns(capture, host)
     found: dict[Table, list[dict]] = {table: [] for table in (GAPS, HISTOGRAM, IDLE, STEP_IDLE, TIMELINE)}
     for number, (rows, windows, computing_ns) in devices.items():
-        tally = Tally(steps.projection, number, windows, steps.phase_of_entry, steps.phases)
+        gap_sums = GapSums(steps.projection, number, windows, steps.phase_of_entry, steps.phases)
         for gaps in find_gaps(work, rows):
-            tally.add(gaps, split_by_cause(work, gaps, launches, host), gap_columns, settings.min_gap_ns)
+            gap_sums.add(gaps, split_by_cause(work, gaps, launches, host), gap_columns, settings.min_gap_ns)
         for table, columns in (
-            *((GAPS, some) for some in tally.rows),
-            (HISTOGRAM, _histogram_columns(tally, steps)),
-            (IDLE, _idle_columns(steps, tally, windows, computing_ns, launched[number], lost)),
-            (STEP_IDLE, _step_columns(steps, tally, launched[number])),
-            (TIMELINE, median_step(capture, steps.projection, tally.entries, steps.edge, host)),
+            *((GAPS, some) for some in gap_sums.rows),
+            (HISTOGRAM, _histogram_columns(gap_sums, steps)),
+            (IDLE, _idle_columns(steps, gap_sums, windows, computing_ns, launched[number], lost)),
+            (STEP_IDLE, _step_columns(steps, gap_sums, launched[number])),
+            (TIMELINE, median_step(capture, steps.projection, gap_sums.entries, steps.edge, host)),
         ):
             device = np.full(len(next(iter(columns.values()))), work.devices.numbers[number], dtype=np.int64)
             found[table].append({"device": device, **columns})
@@ -151,7 +151,7 @@ def _launched(capture: Capture, projection: Projection) -> list[dict[str, np.nda
 
 def _idle_columns(
     steps: _Steps,
-    tally: Tally,
+    gap_sums: GapSums,
     windows: Stretches,
     computing_ns: np.ndarray,
     launched: dict[str, np.ndarray],
@@ -165,7 +165,7 @@ def _idle_columns(
         return sums(phase, values_ns, len(steps.phases))
 
     window_ns, computed_ns = summed(length_ns), summed(computing_ns)
-    causes = {f"{cause}_ns": steps.by_phase(tally.by_window[:, number]) for number, cause in enumerate(CAUSES)}
+    causes = {f"{cause}_ns": steps.by_phase(gap_sums.by_window[:, number]) for number, cause in enumerate(CAUSES)}
     idle_ns = np.sum(list(causes.values()), axis=0)
     columns = {
         "window_ns": window_ns,
@@ -173,8 +173,8 @@ def _idle_columns(
         "copy_only_ns": window_ns - idle_ns - computed_ns,
         "idle_ns": idle_ns,
         **causes,
-        "after_sync_ns": steps.by_phase(tally.by_window[:, len(CAUSES)]),
-        "gaps": tally.counts.sum(axis=(1, 2)),
+        "after_sync_ns": steps.by_phase(gap_sums.by_window[:, len(CAUSES)]),
+        "gaps": gap_sums.counts.sum(axis=(1, 2)),
         **{name: steps.by_phase(values) for name, values in launched.items()},
     }
     shown = np.flatnonzero((window_ns > 0) | (columns["operations"] > 0))
@@ -188,10 +188,10 @@ def _idle_columns(
     }
 
 
-def _histogram_columns(tally: Tally, steps: _Steps) -> dict[str, np.ndarray | list | pa.Array]:
+def _histogram_columns(gap_sums: GapSums, steps: _Steps) -> dict[str, np.ndarray | list | pa.Array]:
     """The columns of HISTOGRAM for a device: bins with gaps, of the whole window and of each phase."""
-    counts = np.concatenate([tally.counts.sum(axis=0, keepdims=True), tally.counts])
-    time_ns = np.concatenate([tally.time_ns.sum(axis=0, keepdims=True), tally.time_ns])
+    counts = np.concatenate([gap_sums.counts.sum(axis=0, keepdims=True), gap_sums.counts])
+    time_ns = np.concatenate([gap_sums.time_ns.sum(axis=0, keepdims=True), gap_sums.time_ns])
     if steps.phases[-1] == ALL:
         counts = counts[:1]
     phase, cause, number = np.nonzero(counts)
@@ -206,9 +206,9 @@ def _histogram_columns(tally: Tally, steps: _Steps) -> dict[str, np.ndarray | li
     }
 
 
-def _step_columns(steps: _Steps, tally: Tally, launched: dict[str, np.ndarray]) -> dict[str, np.ndarray | list]:
+def _step_columns(steps: _Steps, gap_sums: GapSums, launched: dict[str, np.ndarray]) -> dict[str, np.ndarray | list]:
     """The columns of STEP_IDLE for a device."""
-    projection, entries = steps.projection, tally.entries
+    projection, entries = steps.projection, gap_sums.entries
     step = projection.step[entries]
     last = np.arange(len(entries)) == len(entries) - 1
     return {
@@ -220,10 +220,10 @@ def _step_columns(steps: _Steps, tally: Tally, launched: dict[str, np.ndarray]) 
         "start_ns": projection.start_ns[entries],
         "duration_ns": projection.duration_ns[entries],
         "period_ns": pa.array(projection.period_ns[entries], mask=projection.period_ns[entries] == NONE),
-        "idle_ns": tally.by_step[:, : len(CAUSES)].sum(axis=1),
-        **{f"{cause}_ns": tally.by_step[:, number] for number, cause in enumerate(CAUSES)},
-        "after_sync_ns": tally.by_step[:, len(CAUSES)],
-        "idle_after_ns": pa.array(tally.after_ns, mask=last),
+        "idle_ns": gap_sums.by_step[:, : len(CAUSES)].sum(axis=1),
+        **{f"{cause}_ns": gap_sums.by_step[:, number] for number, cause in enumerate(CAUSES)},
+        "after_sync_ns": gap_sums.by_step[:, len(CAUSES)],
+        "idle_after_ns": pa.array(gap_sums.after_ns, mask=last),
         **{name: values[entries] for name, values in launched.items()},
     }
 

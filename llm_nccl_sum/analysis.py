@@ -18,8 +18,8 @@ from recipes.base.memory import sums
 from recipes.base.tables import coded
 from recipes.capture.capture import OUTSIDE, Capture
 from recipes.collectives.kernel_names import kind_of
+from recipes.collectives.order_in_group import order_in_group
 from recipes.collectives.payloads import read_messages
-from recipes.collectives.places import places
 from recipes.events.gpu_work import GpuWork, read_streams
 from recipes.events.launches import NONE
 from recipes.kernels.work_families import exposed_ns
@@ -144,7 +144,7 @@ def _nth_step(projection: Projection, phase_of_step: np.ndarray) -> np.ndarray:
     group = (
         projection.device.astype(np.int64) * (int(phase_of_step.max(initial=0)) + 1) + phase_of_step[projection.step]
     )
-    return places(np.argsort(group, kind="stable"), group)
+    return order_in_group(np.argsort(group, kind="stable"), group)
 
 
 def _by_step(capture: Capture, found: _Found) -> dict:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from llm_nccl_sum.all_ranks import combine
 from llm_nccl_sum.analysis import Settings, analyse
-from llm_nccl_sum.combined import combine
 from llm_nccl_sum.summary import notebook_tables, summarise
 from llm_nccl_sum.tables import COMBINED, TABLES
 from recipes.kernels.families import check_rules

@@ -10,8 +10,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from llm_nccl_sum.all_ranks import AllRanks
 from llm_nccl_sum.analysis import Settings
-from llm_nccl_sum.combined import Together
 from llm_nccl_sum.late import LateRank
 from recipes.base.text_table import text_table, told_apart
 from recipes.base.units import format_count, format_ms, format_ns, format_share
@@ -40,7 +40,7 @@ def summarise(tables: dict[str, pa.Table], settings: Settings, told: Told) -> st
     kinds = tables["collectives"].to_pandas()
     if kinds.empty:
         return _nothing(tables)
-    all_of: Together = told.together
+    all_of: AllRanks = told.together
     verdicts = all_of.verdicts or [
         Verdict("inconclusive", "nothing could be matched: no collectives that wait for all")
     ]
@@ -74,7 +74,7 @@ def _named(stragglers: Iterable[int], ranks: pd.Series) -> str:
     return f" (straggler{'s' if len(late) > 1 else ''}: rank{'s' if len(late) > 1 else ''} {', '.join(map(str, late))})"
 
 
-def _verdict(kinds: pd.DataFrame, steps: pd.DataFrame, verdicts: list[Verdict], all_of: Together) -> str:
+def _verdict(kinds: pd.DataFrame, steps: pd.DataFrame, verdicts: list[Verdict], all_of: AllRanks) -> str:
     time_ns, exposed_ns = kinds["time_ns"].sum(), kinds["exposed_ns"].sum()
     talking = pd.MultiIndex.from_frame(kinds[["report", "device"]])
     steps = steps[pd.MultiIndex.from_frame(steps[["report", "device"]]).isin(talking)]
@@ -165,7 +165,7 @@ def _rank_table(ranks: pd.DataFrame, known: bool) -> list[str]:
     return ["", text_table(head, rows), *more]
 
 
-def _matching(all_of: Together) -> list[str]:
+def _matching(all_of: AllRanks) -> list[str]:
     """What was matched, and how far clocks can be trusted."""
     sets = [found for found in all_of.sets if len(found.members) > 1]
     if len(all_of.participants) < 2:
@@ -214,7 +214,7 @@ def _clocks(sets: list[Collectives]) -> str:
     return f"{said} only, longer than ranks wait: starts are not compared, the verdict rests on durations"
 
 
-def _late(all_of: Together) -> list[str]:
+def _late(all_of: AllRanks) -> list[str]:
     """Where to look for why each late rank is late: its GPU, its host."""
     ranks = all_of.participants.rows
     names = told_apart(ranks["report"].tolist(), 30)
@@ -245,7 +245,7 @@ def _reason(one: LateRank) -> str:
     )
 
 
-def _decode(steps: pd.DataFrame, all_of: Together, kinds: pd.DataFrame) -> list[str]:
+def _decode(steps: pd.DataFrame, all_of: AllRanks, kinds: pd.DataFrame) -> list[str]:
     decode = steps[steps["phase"].isin(DECODE_PHASES) & ~steps["edge"].astype(bool)]
     length_ns = decode["duration_ns"].sum()
     if not length_ns or not decode["calls"].sum():
@@ -270,7 +270,7 @@ def _decode(steps: pd.DataFrame, all_of: Together, kinds: pd.DataFrame) -> list[
     return [f"{said}; the transfer alone says that {advice}{also}"]
 
 
-def _waiting(all_of: Together, phases: tuple[str, ...]) -> float | None:
+def _waiting(all_of: AllRanks, phases: tuple[str, ...]) -> float | None:
     """The share of waiting in the matched collectives of some phases; None when they are not most of these."""
     own = (all_of.kernels["phase"].isin(phases) & ~all_of.kernels["edge"].astype(bool)).to_numpy()
     whole_ns = all_of.kernels.loc[own, "duration_ns"].sum()

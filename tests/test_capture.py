@@ -17,7 +17,7 @@ from recipes.run.worker_processes import one_by_one
 
 #: Worked out of a whole report: each costs a pass over its operations or ranges.
 WORKED_OUT = (
-    "project", "edge_steps", "processes_of", "families_in_context", "read_gpu_work", "read_ranges", "find_layers",
+    "project", "incomplete_steps", "processes_of", "families_in_context", "read_gpu_work", "read_ranges", "find_layers",
 )  # fmt: skip
 
 

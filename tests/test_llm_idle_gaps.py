@@ -15,8 +15,8 @@ import pytest
 import oracle
 from conftest import FIXTURES, REPORTS, nsight, pack
 from llm_idle_gaps.analysis import Settings, analyse
+from llm_idle_gaps.gap_sums import EDGES_NS
 from llm_idle_gaps.tables import AFTER, BEFORE, BETWEEN, GAPS, IN_STEP, TABLES
-from llm_idle_gaps.tally import EDGES_NS
 from recipes.capture.capture import OUTSIDE, Capture
 from recipes.events.gpu_work import Span
 from recipes.events.idle import CAUSES

@@ -18,8 +18,8 @@ import pytest
 import oracle
 from benchmarks import straggler as simulated
 from conftest import REPORTS, pack
+from llm_nccl_sum.all_ranks import _sizes, combine
 from llm_nccl_sum.analysis import Settings, analyse
-from llm_nccl_sum.combined import _sizes, combine
 from llm_nccl_sum.summary import _clocks, _decode
 from llm_nccl_sum.summary import _sizes as _no_sizes
 from llm_nccl_sum.tables import COMMUNICATION

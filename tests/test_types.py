@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from conftest import ROOT
+from recipes.base.pack import recipe_names
 
 pytest.importorskip("mypy")
 pytestmark = pytest.mark.slow
@@ -26,3 +27,8 @@ def test_a_wrong_type_is_seen(tmp_path):
     done = mypy(tmp_path / "wrong.py")
     assert done.returncode == 1
     assert "wrong.py:3: error: Incompatible types" in done.stdout
+
+
+def test_every_recipe_is_looked_at():
+    settings = (ROOT / "pyproject.toml").read_text().partition("[tool.mypy]")[2].partition("]")[0]
+    assert [name for name in recipe_names() if f'"{name}"' not in settings] == []

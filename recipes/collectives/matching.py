@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from recipes.collectives.places import places
+from recipes.collectives.order_in_group import order_in_group
 
 #: Operations that no rank leaves before all have come. A root, a leaf, a sender or a one-sided put may end early, so
 #: the time of others cannot be split.
@@ -150,7 +150,7 @@ def _match(kernels: pd.DataFrame, participant: np.ndarray, every: np.ndarray) ->
     even = _even(context, own, len(members))
     uneven = len(np.unique(vote[~even[context] & ~unclear]))
     even[context[unclear]] = False
-    key = _combined(context, places(order, own, context))
+    key = _combined(context, order_in_group(order, own, context))
     order = order[even[context[order]]]
     # Kernels of one key lie together, one of each member in order.
     order = order[np.lexsort((own[order], key[order]))].reshape(-1, len(members))
@@ -183,7 +183,7 @@ def _match(kernels: pd.DataFrame, participant: np.ndarray, every: np.ndarray) ->
 def _places_in_steps(vote: np.ndarray, start_ns: np.ndarray, first: np.ndarray) -> tuple[np.ndarray, float]:
     """For each collective, of which `first` are one rank's kernels by time, its place from 0 on among those of its
     step, -1 for no step; and the median ns from step to step, nan for fewer than two."""
-    nth = places(np.argsort(vote[first], kind="stable"), vote[first] + 1)
+    nth = order_in_group(np.argsort(vote[first], kind="stable"), vote[first] + 1)
     inside = vote[first] >= 0
     begins_ns = np.sort(start_ns[first][inside & (nth == 0)])
     step_ns = float(np.median(np.diff(begins_ns))) if len(begins_ns) > 1 else np.nan

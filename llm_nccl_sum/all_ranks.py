@@ -23,7 +23,7 @@ _KIND = ["operation", "dtype", "algorithm", "protocol"]
 
 
 @dataclass(frozen=True)
-class Together:
+class AllRanks:
     """All communication of a run: the kernels, with `ranks` in each; who took part; the participant of each kernel;
     what is matched, set by set, and the verdict on each; the late ranks, the costliest first."""
 
@@ -35,7 +35,7 @@ class Together:
     late: list[LateRank]
 
 
-def together(communication: pa.Table, files: pa.Table, settings: Settings) -> Together:
+def bring_together(communication: pa.Table, files: pa.Table, settings: Settings) -> AllRanks:
     """Brings the reports together. PackError when two claim one rank."""
     clocks = communication["clock_ns"]
     kernels = communication.drop_columns(["clock_ns"]).to_pandas()
@@ -56,7 +56,7 @@ def together(communication: pa.Table, files: pa.Table, settings: Settings) -> To
     kernels = kernels.assign(ranks=_sizes(told, participant, sets, found, settings.ranks))
     world_size = pc.max(communication["world_size"]).as_py() or 0
     verdicts = verdicts_of(found, participants, files, world_size, settings)
-    return Together(kernels, participants, participant, found, verdicts, late_ranks_of(kernels, found, verdicts))
+    return AllRanks(kernels, participants, participant, found, verdicts, late_ranks_of(kernels, found, verdicts))
 
 
 def _sizes(
@@ -76,7 +76,7 @@ def _sizes(
 
 def combine(tables: dict[str, pa.Table], files: pa.Table, settings: Settings) -> Combined:
     """The tables of all reports together, and what they are made of. PackError when two claim one rank."""
-    all_of = together(tables[COMMUNICATION.name], files, settings)
+    all_of = bring_together(tables[COMMUNICATION.name], files, settings)
     made = {
         COLLECTIVES.name: COLLECTIVES.build(_collectives(all_of.kernels)),
         MATCHED.name: MATCHED.build(_matched(all_of)),
@@ -113,7 +113,7 @@ def _nullable(column: pd.Series) -> pa.Array:
     return pa.array([int(value) if isinstance(value, float) else value for value in values])
 
 
-def _matched(all_of: Together) -> dict[str, Any]:
+def _matched(all_of: AllRanks) -> dict[str, Any]:
     """Sets one behind the other; collectives are numbered through."""
     ranks = all_of.participants.rows["rank"].to_numpy(dtype=np.int64)
     none = np.zeros(0, dtype=np.int64)
@@ -144,7 +144,7 @@ def _texts(column: pd.Series) -> pa.Array:
     return pa.array(column, pa.string(), from_pandas=True).dictionary_encode()
 
 
-def _ranks(all_of: Together) -> dict[str, Any]:
+def _ranks(all_of: AllRanks) -> dict[str, Any]:
     count, rows = len(all_of.participants), all_of.participants.rows
     duration_ns = all_of.kernels["duration_ns"].to_numpy()
     sums = {name: np.zeros(count, dtype=np.int64) for name in ("matched", "wait_ns", "transfer_ns", "times_last")}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 
-def places(order: np.ndarray, *groups: np.ndarray) -> np.ndarray:
+def order_in_group(order: np.ndarray, *groups: np.ndarray) -> np.ndarray:
     """For each row its place from 0 on, int64, among the rows that are like it in all `groups` (int64, not negative);
     in `order` the rows of a group lie together."""
     begins = np.zeros(len(order), dtype=bool)

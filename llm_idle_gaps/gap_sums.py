@@ -22,7 +22,7 @@ LARGEST = 200
 _CAUSES, _PLACES = pa.array(CAUSES, pa.string()), pa.array(PLACES, pa.string())
 
 
-class Tally:
+class GapSums:
     """Sums over the gaps of one device, int64.
 
     `by_window` idle ns by entry of the projection whose time it is (last row: no step's), a column for each cause and
