@@ -21,7 +21,7 @@ import pytest
 from conftest import FIXTURES, ROOT, pack
 from fleet import TABLES, asked, committed, duckdb_on, fleet, put_by_hand
 from llm_fleet import answers as answering
-from llm_fleet import combined, recipe
+from llm_fleet import whole_run, recipe
 from llm_fleet.answers import answers
 from llm_fleet.dataset import open_dataset
 from llm_fleet.parts import NAME, parts
@@ -228,7 +228,7 @@ def test_failure_over_all_reports_is_told(tmp_path, monkeypatch):
 
 
 def test_run_with_too_many_rows_is_not_looked_at_together(tmp_path, monkeypatch):
-    monkeypatch.setattr(combined, "MOST_ROWS", 100)
+    monkeypatch.setattr(whole_run, "MOST_ROWS", 100)
     fleet("--input", *REPORTS[:2], "--run", "r", "--output", tmp_path / "out", "--dataset", tmp_path / "ds")
     (run,) = pq.read_table(tmp_path / "out" / "overview.parquet").to_pylist()
     # 85 collectives a rank, and 5 steps in a table of their own.
