@@ -58,7 +58,9 @@ def analyse(capture: Capture, settings: Settings) -> Analysis:
     for one in rated:
         if one.floor is not None and one.floor.floor_ns:
             entries = _entries(capture, steps, one.row)
-            doubts = {**left_whole(parts, entries, one.floor), **doubts}
+            impossible = left_whole(parts, entries, one.floor)
+            one.row["impossible"] = bool(impossible)
+            doubts = {**impossible, **doubts}
             parts = split_at_floor(parts, entries, one.floor)
     tables = {
         STEPS: step_rows,

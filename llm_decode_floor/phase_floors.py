@@ -173,11 +173,12 @@ def _floor_row(rated: Rated) -> dict[str, Any]:
         "duration_p50_ns": duration_ns,
         "period_p50_ns": row["period_p50_ns"],
         "ratio": ratio,
-        # Above 1 an input is wrong: said in words, and no number that could be taken for one.
-        "mbu": None if ratio is None or ratio < 1 else 1 / ratio,
+        # Above 1, or with kernels below their own floor, an input is wrong: said in words, and no number that could be
+        # taken for one.
+        "mbu": None if ratio is None or ratio < 1 or row.get("impossible") else 1 / ratio,
         "flop_per_byte": floor.flop_per_byte if floor else None,
         "ridge_flop_per_byte": peak / width if peak and width else None,
-        "mfu": None if mfu is None or mfu > 1 else mfu,
+        "mfu": None if mfu is None or mfu > 1 or row.get("impossible") else mfu,
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from recipes.findings.finding import most_recoverable
 from recipes.findings.registry import FLOOR, find
 from recipes.models.decode_floor import Floor
 from recipes.run.recipe import Told
-from recipes.steps.engine_time import engine_step_ns
+from recipes.steps.engine_time import STEP_TIME_TOLERANCE, engine_step_ns
 from recipes.steps.phases import DECODE_PHASES
 
 _KEYS = ["report", "device", "phase", "batch"]
@@ -65,12 +66,11 @@ def _as_expected(parts: dict[str, float], floor: Floor | None) -> dict[str, floa
 
 def _nothing(tables: dict[str, pa.Table]) -> str:
     if len(tables["steps"]):
-        return (
-            f"{len(tables['steps'])} steps were found, but none that counts: all lie at the edges of the capture or "
-            "have no GPU work.\n{quality}"
-        )
+        reasons = Counter(reason for reason in tables["steps"]["edge_reason"].to_pylist() if reason)
+        told = ", ".join(f"{count:,} {reason}" for reason, count in reasons.most_common())
+        return f"{len(tables['steps']):,} steps were found, but none that counts: {told}.\n{{quality}}"
     return (
-        "No steps were found: no NVTX range has the name of a step, and the GPU work does not repeat.\n{quality}\n"
+        "No steps were found: no NVTX range has the name of a step, and no repetition was recognised.\n{quality}\n"
         "Name ranges such as `decode bs=16` around each step, or give a rule of your own: --phases FILE"
     )
 
@@ -107,6 +107,7 @@ def _group(
         "duration_ns": lead["duration_p50_ns"],
         "operations": mine["operations"].median(),
         "launches": mine["launches"].median(),
+        "busy_ns": mine["busy_ns"].median(),
         "graphs": lead["graphs"],
         "attainable": settings.floor.attainable,
         "floor": floor,
@@ -174,6 +175,8 @@ def _verdict(lead: pd.Series, group: dict[str, Any], tables: dict[str, pa.Table]
         )
         if row["ratio"] < 1:
             text += ", below the floor: an input is wrong"
+        elif pd.isna(row["mbu"]):
+            text += ", but kernels take less than reading what they must: an input is wrong"
     return text
 
 
@@ -244,7 +247,8 @@ def _layer_table(tables: dict[str, pa.Table], lead: pd.Series) -> list[str]:
          "when captured" if row.attribution == "capture" else "at launch"]
         for row in mine.itertuples()
     ]  # fmt: skip
-    inside = f"ranges inside all {lead['phase']} steps{_place(lead, tables)}"
+    steps = f"{lead['phase'].removesuffix('step').rstrip()} steps".lstrip()
+    inside = f"ranges inside all {steps}{_place(lead, tables)}"
     return ["", text_table([inside, "operations", "kernel ms", "range open"], rows)]
 
 
@@ -257,14 +261,17 @@ def _remarks(group: dict[str, Any]) -> list[str]:
     else:
         remarks += [f"{remark[:1].upper()}{remark[1:]}." for remark in group["floor"].remarks]
     if group["step_time_ns"]:
-        remarks.append(_without_profiler(group["engine_step_ns"], group["step_time_ns"]))
+        remarks.append(_without_profiler(group["engine_step_ns"], group["step_time_ns"], group["busy_ns"]))
     return ["", *remarks] if remarks else []
 
 
-def _without_profiler(engine_step_ns: float | None, step_time_ns: float) -> str:
+def _without_profiler(engine_step_ns: float | None, step_time_ns: float, busy_ns: float) -> str:
     if engine_step_ns is None:
         return "--step-time is not compared: that takes two steps, from the start of one to the next one's."
     slower = engine_step_ns / step_time_ns
+    if step_time_ns < (1 - STEP_TIME_TOLERANCE) * busy_ns:
+        given = f"--step-time {format_ns(step_time_ns)}"
+        return f"{given} is less than the {format_ns(busy_ns)} of GPU work per step: check it."
     return (
         f"Without the profiler a step takes {format_ns(step_time_ns)}, in the capture {format_ns(engine_step_ns)} "
         f"start to start: {slower:.2f} times that. All figures are of the capture, nothing is rescaled."

@@ -37,13 +37,13 @@ def _told(times: dict[str, float]) -> str:
     return ", ".join(f"{name} {format_ns(time_ns)}" for name, time_ns in longest if time_ns)
 
 
-def _bound(of: DeviceSteps, idle_ns: float) -> str:
+def _bound(of: DeviceSteps, idle_ns: float, which: str = "these ") -> str:
     """What could be recovered at most: no more than is idle without the profiler, where that is known."""
     if of.real_idle_ns is not None and of.real_idle_ns < idle_ns:
         return (
             f"at most the {format_ns(of.real_idle_ns)} {of.each} that are idle without the profiler could be recovered"
         )
-    return f"at most these {format_ns(idle_ns)} {of.each} could be recovered"
+    return f"at most {which}{format_ns(idle_ns)} {of.each} could be recovered"
 
 
 def graphs(of: DeviceSteps) -> Iterator[Finding]:
@@ -130,8 +130,8 @@ def sync(of: DeviceSteps) -> Iterator[Finding]:
             of, "host_waits",
             f"{format_ns(idle_ns)} {of.each} are idle in gaps that begin while the host waits for the GPU{named}; "
             "without that it could run ahead, and of sync, host, launch and api together "
-            f"{_bound(of, bound_ns)}: look for .item(), .cpu(), .tolist() and synchronize() in the step",
-            **_bounded(of, idle_ns),
+            f"{_bound(of, bound_ns, '')}: look for .item(), .cpu(), .tolist() and synchronize() in the step",
+            **{**_bounded(of, bound_ns), "numbers": {"idle_ns": idle_ns}},
         )  # fmt: skip
 
 

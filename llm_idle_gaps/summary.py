@@ -23,14 +23,13 @@ from recipes.findings.finding import most_recoverable
 from recipes.findings.registry import IDLE, find
 from recipes.run.outcomes import Tables
 from recipes.run.recipe import Told
+from recipes.steps.engine_time import STEP_TIME_TOLERANCE
 
 _LARGEST = 10
 _NAME_WIDTH = 30
 #: A call is shown when it took this share of the gap.
 _HELD = 0.1
 _DEVICES = 12
-#: Step times are measured, not exact.
-_TOLERANCE = 0.05
 #: Bands of length in which idle time is told, in ns.
 _BANDS = (("below 10 us", 0, 10_000), ("10 to 100 us", 10_000, 100_000), ("above 100 us", 100_000, None))
 #: The notebook shows so many gaps and steps at most; steps are thinned out evenly.
@@ -52,10 +51,11 @@ def summarise(tables: Tables, settings: Settings, told: Told) -> str:
     lines = [_verdict(idle, devices, most, settings), "{quality}", "", _phase_table(idle)]
     lines += [*_device_table(devices), "", _band_table(tables), "", _launch_table(idle), *_largest_table(gaps, devices)]
     lines.append("")
-    if len(devices) > 1:
-        place = f"{shortened(most.report, _NAME_WIDTH)} GPU {most.device}"
-        lines.append(f"On {place}, which of {len(devices)} devices has most idle time in its steps:")
     found = most_recoverable(find(IDLE, replace(most, real_idle_ns=_real_idle_ns(most, settings))))
+    if len(devices) > 1 and found:
+        place = f"{shortened(most.report, _NAME_WIDTH)} GPU {most.device}"
+        where = " in its steps" if most.steps else ""
+        lines.append(f"On {place}, which of {len(devices)} devices has most idle time{where}:")
     lines += [f"{number}. {finding.message}" for number, finding in enumerate(found, 1)]
     return "\n".join([*lines, *_beside(most, settings)]).rstrip()
 
@@ -213,6 +213,9 @@ def _real_idle_ns(of: DeviceSteps, settings: Settings) -> float | None:
     """What a step can be idle at most without the profiler; None where that is not known."""
     if settings.step_time_ns is None or of.period_ns is None:
         return None
+    if settings.step_time_ns < (1 - STEP_TIME_TOLERANCE) * of.busy_ns:
+        # Impossible, which is said below: it bounds nothing.
+        return None
     return max(settings.step_time_ns - of.busy_ns, 0)
 
 
@@ -225,9 +228,9 @@ def _beside(of: DeviceSteps, settings: Settings) -> list[str]:
         return ["", f"--step-time is not shown: {why}"]
     given_ns, busy_ns = settings.step_time_ns, of.busy_ns
     times = f"{format_ns(given_ns)} without the profiler, {format_ns(of.period_ns)} start to start in the capture"
-    if given_ns < (1 - _TOLERANCE) * busy_ns:
+    if given_ns < (1 - STEP_TIME_TOLERANCE) * busy_ns:
         said = f"less than the {format_ns(busy_ns)} of GPU work in it: check --step-time"
-    elif given_ns > (1 + _TOLERANCE) * of.period_ns:
+    elif given_ns > (1 + STEP_TIME_TOLERANCE) * of.period_ns:
         said = "although tracing makes nothing faster: check --step-time"
     else:
         idle_ns = max(given_ns - busy_ns, 0)

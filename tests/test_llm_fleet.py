@@ -21,7 +21,7 @@ import pytest
 from conftest import FIXTURES, ROOT, pack
 from fleet import TABLES, asked, committed, duckdb_on, fleet, put_by_hand
 from llm_fleet import answers as answering
-from llm_fleet import whole_run, recipe
+from llm_fleet import recipe, whole_run
 from llm_fleet.answers import answers
 from llm_fleet.dataset import open_dataset
 from llm_fleet.parts import NAME, parts

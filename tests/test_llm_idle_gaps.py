@@ -396,7 +396,7 @@ def test_synchronising_call_is_named_in_the_finding(make_export, tmp_path):
     said = run(tmp_path, path)
     assert "3.00 us per decode" in said
     assert "while the host waits for the GPU in cudaStreamSynchronize; without that it could run ahead" in said
-    assert "of sync, host, launch and api together at most these 3.00 us per decode" in said
+    assert "of sync, host, launch and api together at most 3.00 us per decode" in said
 
 
 def test_host_that_is_ahead_waits_for_nothing(gaps_of):

@@ -25,8 +25,8 @@ RULES = load_phase_rules()
 CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
 
 
-def read(path: Path):
-    return Capture(open_export(path), Span(), RULES)
+def read(path: Path, span: Span = Span()):
+    return Capture(open_export(path), span, RULES)
 
 
 def newest(name: str) -> Path:
@@ -202,11 +202,12 @@ def ranges(*rows):
 
 @pytest.fixture
 def made(make_export):
-    def make(kernel_rows, call_rows, range_rows):
-        return read(make_export(
+    def make(kernel_rows, call_rows, range_rows, span=Span()):
+        path = make_export(
             StringIds={"id": [1, 2], "value": ["gemm", "cudaLaunchKernel_v7000"]},
             **{KERNELS: kernels(*kernel_rows), CALLS: calls(*call_rows), "NVTX_EVENTS": ranges(*range_rows)},
-        ))  # fmt: skip
+        )
+        return read(path, span)
 
     return make
 
@@ -469,3 +470,15 @@ def test_inference_keeps_its_place_behind_an_odd_operation(make_export):
     durations = project(capture.work, capture.attribution.step, capture.steps).duration_ns
     assert durations.max() < 100
     assert capture.edge.tolist() == [size != 10 for size in sizes]
+
+
+def test_an_empty_step_outside_the_time_range_is_not_in_it(made):
+    # Three steps of which the last two have no work; the range ends before the third.
+    named = [
+        (0, 100, MAIN, "decode bs=4", 59),
+        (200, 300, MAIN, "decode bs=4", 59),
+        (900, 950, MAIN, "decode bs=4", 59),
+    ]
+    capture = made([(50, 60, P, 1)], [(40, 45, MAIN, 1)], named, Span(0, 500))
+    assert capture.within.tolist() == [True, True, False]
+    assert capture.phase_rule() == "inference (2 steps)"

@@ -170,9 +170,9 @@ class Capture:
 
     @cached_property
     def within(self) -> np.ndarray:
-        """Of each step, whether it lies in the time range looked at, in part at least."""
+        """Of each step, whether it lies in the time range looked at, in part at least; without work, its range does."""
         kept, lost = self._kept_and_lost
-        return (kept > 0) | (lost == 0)
+        return (kept > 0) | (lost == 0) & self.span.touches(self.steps.start_ns, self.steps.end_ns)
 
     @cached_property
     def cut(self) -> np.ndarray:
@@ -272,7 +272,7 @@ class Capture:
         if not len(self.work):
             return ""
         if not ways:
-            return "none found: no NVTX range has the name of a step, and the work does not repeat"
+            return "none found: no NVTX range has the name of a step, and no repetition was recognised"
         shares = [f"{share * 100:.1f} % by {way}" for way, share in ways.items() if share]
         outside = f"{(1 - sum(ways.values())) * 100:.1f} % outside"
         if self.steps.inferred:

@@ -352,7 +352,7 @@ def _split(start_ns: np.ndarray, duration_ns: np.ndarray, report_of: np.ndarray)
 
 
 def _codes(texts: pd.Series) -> np.ndarray:
-    """A number for each text from 0 on."""
+    """A number for each text, from 1 on; 0 for null."""
     return pd.factorize(texts)[0].astype(np.int64) + 1
 
 

@@ -76,7 +76,5 @@ def launch_counts(
 
 def graph_launches(report: Report, launches: Launches) -> np.ndarray:
     """Which launches start a CUDA graph, bool per launch."""
-    # The last one stands for a call without a name.
-    named = np.append(is_of_kind(report.strings.values, GRAPH_LAUNCH), False)[launches.name]
-    # A place that no call filled has the name of another.
-    return named & (launches.start_ns != NONE)
+    # The last one stands for a call without a name, and for a launch without a call.
+    return np.append(is_of_kind(report.strings.values, GRAPH_LAUNCH), False)[launches.name]

@@ -8,10 +8,13 @@ import numpy as np
 
 from recipes.steps.phases import DECODE_PHASES
 
+#: A step time that a user gives is measured, not exact: within this share of another one it is the same.
+STEP_TIME_TOLERANCE = 0.05
+
 
 def engine_step_ns(phase: str, phases: Collection[str], start_ns: np.ndarray, period_ns: np.ndarray) -> float | None:
     """The time of a step as an engine tells it, in ns: the median period, start to start, of some whole steps of a
-    phase of one process on one device; None where none has a next one.
+    phase on one device; None where none has a next one.
 
     `phases` are those of all its steps. Where steps of other phases take turns with it, as in training, a step of the
     engine is one of each: from a step of the phase to its next. `period_ns` is negative or NaN for the last.
