@@ -6,8 +6,8 @@ import numpy as np
 
 
 def places(order: np.ndarray, *groups: np.ndarray) -> np.ndarray:
-    """For each row its place from 0 on, int64, among the rows that are like it in all `groups` (int64, not negative);
-    in `order` the rows of a group lie together."""
+    """For each row its place from 0 on, int64[n], among the rows that are like it in all `groups` (int64[n], not
+    negative); in `order` (int64[n], row numbers) the rows of a group lie together."""
     begins = np.zeros(len(order), dtype=bool)
     for group in groups:
         begins |= np.diff(group[order], prepend=-1) != 0
