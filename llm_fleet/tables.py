@@ -43,7 +43,7 @@ def in_dataset(table: Table) -> Table:
     return Table(table.name, table.row, (*about, *rest), table.sort)
 
 
-#: One row a report: with it the report's rows in all other tables begin to count.
+#: One row per report: with it the report's rows in all other tables begin to count.
 REPORTS = Table(
     "reports",
     "one report; written last, so that its other rows count only when all are there",

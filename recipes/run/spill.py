@@ -43,7 +43,7 @@ class Spill:
             return tables
 
     def read(self, number: int, name: str) -> Iterator[pa.Table]:
-        """A table of a report, piece by piece; nothing when it was not written."""
+        """A table of a report, piece by piece, as it was kept; nothing when it was not written."""
         try:
             file = pa.memory_map(os.fspath(self._path(number, name)))
         except FileNotFoundError:
