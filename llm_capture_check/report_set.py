@@ -16,7 +16,7 @@ from recipes.findings.finding import INFO, WARN, Finding, Scope
 from recipes.findings.registry import REPORTS, find, make
 from recipes.run.recipe import Combined
 
-#: Files that were copied together may differ in time by so much.
+#: Files that were copied together may differ in time by so much, without the older one being out of date.
 _COPIED_S = 60
 #: Windows of one job differ in length by this factor at most.
 _LENGTHS = 1.5

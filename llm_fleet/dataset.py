@@ -65,8 +65,8 @@ def check_run(run: str) -> None:
 
 
 def encode(table: Table, rows: pa.Table) -> pa.Buffer:
-    """A parquet file of a table of the dataset: the same bytes for the same rows. ArrowInvalid when they do not fit its
-    schema."""
+    """A parquet file of a table of the dataset: the same bytes for the same rows, which have its columns (ValueError if
+    not). ArrowInvalid when a value does not fit its type."""
     about = {"pack": f"nsys-llm-recipes {__version__}", "dataset_version": str(DATASET_VERSION)}
     schema = table.schema()
     schema = schema.with_metadata({**schema.metadata, **about})
@@ -187,7 +187,7 @@ class Dataset:
     def reports(self, run: str | None = None) -> pa.Table:
         """The reports that count, rows of REPORTS, of one run or all, in order of run and key; of copies the first.
 
-        PackError when the dataset cannot be read, here and below.
+        PackError when the dataset cannot be read.
         """
         return once(self.every_report(run))
 
@@ -196,7 +196,7 @@ class Dataset:
         return self._entries(REPORTS, run).sort_by([("run_name", "ascending"), ("report_key", "ascending")])
 
     def runs(self, run: str | None = None) -> pa.Table:
-        """The runs whose reports were looked at together, rows of RUNS in order of name."""
+        """The runs whose reports were looked at together, rows of RUNS in order of name. PackError as for `reports`."""
         return self._entries(RUNS, run).sort_by("run_name")
 
     def _entries(self, table: Table, run: str | None) -> pa.Table:
@@ -205,8 +205,8 @@ class Dataset:
         return self._read(table, paths, table.names)
 
     def read(self, table: Table, entries: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows of a table (as `in_dataset` gives it) that belong to some rows of `reports` or `runs`, in no order
-        that is promised; all columns, or those named."""
+        """The rows of a table (as `in_dataset` gives it) that belong to some rows of `reports` or `runs`; all columns,
+        or those named."""
         return self._read(table, self.files(table, entries), columns or table.names)
 
     def count(self, table: Table, entries: pa.Table) -> int:

@@ -19,7 +19,7 @@ from recipes.run.recipe import Told
 _WORTH = 0.02
 #: Robust standard deviations from which on a rank or host is called slow (Iglewicz and Hoaglin 1993).
 SLOW_Z = 3.5
-#: So many ranks, hosts or steps are printed of each kind; all are in the tables.
+#: So many rows of each answer are printed; all are in the tables.
 _SHOWN = 8
 #: The layout of devices that do not communicate, which goes without saying.
 ALONE = "no communication"

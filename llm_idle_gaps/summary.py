@@ -24,12 +24,13 @@ from recipes.findings.registry import IDLE, find
 from recipes.run.outcomes import Tables
 from recipes.run.recipe import Told
 
+#: So many gaps, and devices, are printed; names are cut to so many characters.
 _LARGEST = 10
 _NAME_WIDTH = 30
 #: A call is shown when it took this share of the gap.
 _HELD = 0.1
 _DEVICES = 12
-#: Step times are measured, not exact.
+#: Step times that the user gives are measured, not exact: a smaller share is no contradiction.
 _TOLERANCE = 0.05
 #: Bands of length in which idle time is told, in ns.
 _BANDS = (("below 10 us", 0, 10_000), ("10 to 100 us", 10_000, 100_000), ("above 100 us", 100_000, None))

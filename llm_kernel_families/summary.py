@@ -11,7 +11,7 @@ from recipes.base.units import format_count, format_ms, format_ns, format_share
 from recipes.capture.capture import ALL, OUTSIDE
 from recipes.run.recipe import Told
 
-#: Above this share of unclassified time the largest such names are listed.
+#: Above this share of unclassified time the largest such names are listed: less changes no family's share much.
 OTHER_LIMIT = 0.02
 _MEMORY = ("memcpy", "memset")
 _TITLES = {"gemm": "GEMM", "moe": "MoE", "ssm": "SSM", "kv_cache": "KV cache", "cuda_graph": "CUDA graph (opaque)"}
@@ -149,4 +149,5 @@ def notebook_tables(tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
     }
 
 
+#: So many kernels are in the notebook; more would make its picture slow.
 _NOTEBOOK_KERNELS = 300

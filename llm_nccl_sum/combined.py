@@ -24,8 +24,8 @@ _KIND = ["operation", "dtype", "algorithm", "protocol"]
 
 @dataclass(frozen=True)
 class Together:
-    """All communication of a run: the kernels, with `ranks` in each; who took part; the participant of each kernel;
-    what is matched, set by set, and the verdict on each; the late ranks, the costliest first."""
+    """All communication of a run: the kernels, with `ranks` in each; who took part; the participant of each kernel
+    (int64); what is matched, set by set, and the verdict on each; the late ranks, the costliest first."""
 
     kernels: pd.DataFrame
     participants: Participants
@@ -36,7 +36,8 @@ class Together:
 
 
 def together(communication: pa.Table, files: pa.Table, settings: Settings) -> Together:
-    """Brings the reports together. PackError when two claim one rank."""
+    """Brings the reports together: `communication` as COMMUNICATION, `files` as FILES declares it. PackError when two
+    claim one rank."""
     clocks = communication["clock_ns"]
     kernels = communication.drop_columns(["clock_ns"]).to_pandas()
     # As whole numbers: a float does not hold ns since 1970.

@@ -31,7 +31,7 @@ _ALL_REDUCE = ("all_reduce", "all_reduce_fused")
 _SMALL = 1 << 20
 #: The year of the first Nsight known to export payloads of NVTX ranges.
 _PAYLOADS = 2025
-#: Waiting is told of a phase when this share of its communication is matched.
+#: Waiting is told of a phase when this share of its communication is matched: of less it would be no measure.
 _MOST = 0.7
 
 
@@ -294,7 +294,7 @@ def _training(steps: pd.DataFrame) -> list[str]:
 
 
 def _expected(tables: dict[str, pa.Table], settings: Settings) -> list[str]:
-    """All-reduces per step against two a layer."""
+    """All-reduces per step against two per layer."""
     if settings.layers is None:
         return []
     kernels = tables["communication"].to_pandas()

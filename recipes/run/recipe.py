@@ -60,7 +60,7 @@ class Recipe(Protocol):
         """The recipe's own options as one value that pickles. PackError when they cannot work."""
 
     def analyse(self, capture: Capture, settings: Any) -> Analysis:
-        """What the recipe finds in one report. PackError when that is damaged, or the settings do not fit it."""
+        """What the recipe finds in one report. PackError when its export is damaged."""
 
     #: Tables made of those of all reports together, if there are any; and the function that makes them.
     COMBINED: tuple[Table, ...]
