@@ -18,7 +18,7 @@ from recipes.run.recipe import Combined
 
 #: Files that were copied together may differ in time by so much, without the older one being out of date.
 _COPIED_S = 60
-#: Windows of one job differ in length by this factor at most.
+#: Windows of one job differ in length by this factor at most; beyond, the ranks did not capture the same steps.
 _LENGTHS = 1.5
 _SHOWN = 5
 _REPORTS, _EXPORTS = (".nsys-rep", ".qdrep"), (".sqlite", "_pqtdir")

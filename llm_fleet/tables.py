@@ -62,7 +62,7 @@ TAGS = in_dataset(
         (Column("tag", "string", "its name"), Column("value", "string", "its value")),
     )
 )
-#: One row a run: with it the run's rows in the tables over all its reports begin to count.
+#: One row per run: with it the run's rows in the tables over all its reports begin to count.
 RUNS = Table(
     "runs",
     "one run, whose reports were looked at together",

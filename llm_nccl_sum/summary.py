@@ -24,7 +24,9 @@ from recipes.steps.phases import DECODE_PHASES
 
 #: Exposed communication from this share of a decode step on is much.
 _MUCH = 0.25
+#: So many ranks, and late ones, are printed.
 _RANKS, _LATE = 16, 3
+#: The notebook shows so many of them at most; steps are thinned out evenly.
 _NOTEBOOK_COLLECTIVES, _NOTEBOOK_STEPS = 2000, 3000
 _ALL_REDUCE = ("all_reduce", "all_reduce_fused")
 #: Below so many bytes the latency of a collective counts more than its bandwidth.

@@ -29,9 +29,9 @@ class ApiSurvey:
     operation, in ns; `graph_launches` those that launch graphs. Launch calls in order of start, those that failed or
     went into a graph under capture left out: launch_ns, launch_pid int64, recorded bool (the report has its work).
     Calls that set things up: setup_ns, setup_end_ns, setup_pid int64, setup_kind int8, a place in SETUP.
-    `copy_calls`: how many calls of processes with work copy memory or are memsets, and `lost_copies` those of them
-    without a record; those that went into a graph under capture are left out. The times in which threads captured
-    graphs: capture_ns, capture_end_ns int64, capture_thread int64 (global ids).
+    `copy_calls`: how many calls of processes with work are copies or memsets, and `lost_copies` those of them without a
+    record; those that went into a graph under capture are left out. The times in which threads captured graphs:
+    capture_ns, capture_end_ns int64, capture_thread int64 (global ids).
     """
 
     calls: dict[int, int]

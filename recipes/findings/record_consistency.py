@@ -93,7 +93,7 @@ def early_work(subject: Subject) -> Iterator[Finding]:
 
 
 def lost_copies(subject: Subject) -> Iterator[Finding]:
-    """Calls that copy or set memory and left no record."""
+    """Calls of copies and memsets that left no record."""
     calls, lost = subject.capture.survey.copy_calls, subject.capture.survey.lost_copies
     if lost >= _FEW_COPIES and lost > _COPIES * calls:
         message, figures = "calls that copy or set memory without a record of it", {"lost": lost, "calls": calls}

@@ -49,7 +49,8 @@ class Source(Protocol):
 
 
 class ParquetFolder:
-    """A `_pqtdir` folder as `nsys export --type parquetdir` writes it."""
+    """A `_pqtdir` folder as `nsys export --type parquetdir` writes it, with what Source offers. PackError when it is
+    damaged."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

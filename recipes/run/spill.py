@@ -20,6 +20,7 @@ import pyarrow as pa
 _MARK = "mark"
 # A twentieth of the room, in about the time that writing it all would take.
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
+#: Rows that are read back at once: a long table is never in memory as a whole.
 _PIECE_ROWS = 1 << 17
 
 

@@ -59,7 +59,8 @@ class Attributor:
         self._silent.append((calls.thread[silent], calls.start_ns[silent]))
 
     def attribution(self, captures: tuple[np.ndarray, np.ndarray, np.ndarray]) -> Attribution:
-        """The step of each operation. Launches in `captures` of graphs (see graph_captures) lack no work.
+        """The step of each operation. Launches in `captures` of graphs, as graph_captures.captures gives them (int64
+        each), lack no work.
 
         PackError when host times lie farther apart than any capture lasts.
         """
