@@ -17,6 +17,7 @@ from recipes.run.recipe import Told
 _NAME_WIDTH, _WIDTH = 36, 118
 #: At most so many reports and processes are shown; a fleet's are counted by check, and all are in findings.parquet.
 _REPORTS, _PROCESSES = 8, 16
+#: The notebook shows so many steps at most; more are thinned out evenly.
 _NOTEBOOK_STEPS = 3000
 _TRUST = {"": "can be trusted", INFO: "can be trusted", WARN: "can be trusted in part", ERROR: "cannot be used"}
 

@@ -88,7 +88,7 @@ def _entries(capture: Capture, steps: Steps, row: dict[str, Any]) -> np.ndarray:
 
 
 def _step_rows(capture: Capture, steps: Steps, parts: dict) -> dict[str, Any]:
-    """The columns of STEPS: one row a step and device, and one without device for a step without work."""
+    """The columns of STEPS: one row per step and device, and one without device for a step without work."""
     projection, devices = capture.projection, capture.work.devices.numbers
     silent = np.setdiff1d(np.flatnonzero(capture.within), projection.step)
     step = np.concatenate([projection.step, silent]).astype(np.int64)

@@ -11,7 +11,7 @@ from recipes.events.launch_state import OFF, ON, PARTLY, UNKNOWN, WHOLE
 from recipes.findings.finding import Finding, Scope
 from recipes.findings.registry import cannot_tell, make
 
-#: A part below this share of the step is not worth a finding.
+#: A part below this share of the step is not worth a finding: nobody would act on it.
 _WORTH = 0.02
 #: A GPU that works so much of a step has nothing to gain from CUDA graphs; a launch takes no longer, traced or not.
 _BUSY, _PER_LAUNCH_NS = 0.9, 100_000

@@ -195,6 +195,9 @@ _NOTHING = Rated(
 def split_at_floor(parts: dict[str, np.ndarray], entries: np.ndarray, floor: Floor) -> dict[str, np.ndarray]:
     """The parts of some steps with GEMM and attention split at their floors; the sum stays what it was.
 
+    `parts` as `step_parts` gives them (ns, int64 per entry), `entries` int64, those that the floor is of; the others'
+    parts stay whole.
+
     The weights' floor is taken off the GEMMs, the KV cache's off attention. A family that mostly takes less than its
     floor is left whole: then the floor is not that of what was captured.
     """
@@ -214,7 +217,8 @@ def split_at_floor(parts: dict[str, np.ndarray], entries: np.ndarray, floor: Flo
 
 
 def left_whole(parts: dict[str, np.ndarray], entries: np.ndarray, floor: Floor) -> dict[str, str]:
-    """The families of some steps that mostly take less than their floor, and what is wrong then, in words."""
+    """The families of some steps that mostly take less than their floor, and what is wrong then, in words; `parts` and
+    `entries` as in `split_at_floor`."""
     found = {}
     for family, name, floor_ns in _floors_of_families(floor):
         time_ns = np.median(parts[family][entries]) if family in parts else 0

@@ -21,6 +21,7 @@ from recipes.steps.engine_time import STEP_TIME_TOLERANCE, engine_step_ns
 from recipes.steps.phases import DECODE_PHASES
 
 _KEYS = ["report", "device", "phase", "batch"]
+#: So many groups of steps are printed, and so many layers of the leading one.
 _SHOWN_GROUPS = 12
 _SHOWN_LAYERS = 6
 #: Times of a phase by heading, and from how many steps on: a quantile between two steps says nothing that they do not.

@@ -14,11 +14,12 @@ _COPIES = re.compile("copy", re.IGNORECASE)
 
 
 def optimizer_names(names: Sequence[str], family: Sequence[str]) -> np.ndarray:
-    """Which kernel names are an optimizer's: bool per name, of the family of each name."""
+    """Which kernel names are an optimizer's, by name and its family: bool per name."""
     found = [one == "optimizer" and not _COPIES.search(name) for name, one in zip(names, family, strict=True)]
     return np.array(found, dtype=bool)
 
 
 def is_training(steps: np.ndarray, optimized: np.ndarray) -> bool:
-    """Whether optimizer kernels run in the steps of a phase: its steps, and those that have such kernels (int64)."""
+    """Whether optimizer kernels run in the steps of a phase: its steps, and all that have such kernels (int64, numbers
+    of steps)."""
     return len(steps) > 0 and bool(np.isin(steps, optimized).mean() >= _LEAST_SHARE)

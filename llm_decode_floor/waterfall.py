@@ -27,7 +27,7 @@ def step_parts(
 
     Each family's exclusive time among the step's own work (compute first, then copies, then communication, of which
     only what no other work on the device covers counts, whoever's that is), the work of others, and idle by cause, as
-    `idle_<cause>`. `family` is an index into `names.families` per operation.
+    `idle_<cause>`. `family` is an index into `names.families` per operation. PackError when the report is damaged.
     """
     communicates = names.communicating(capture.work.name)
     own = _exclusive_by_step(

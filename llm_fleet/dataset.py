@@ -67,7 +67,8 @@ def check_run(run: str) -> None:
 
 
 def encode(table: Table, rows: pa.Table) -> pa.Buffer:
-    """A parquet file of a table of the dataset: the same bytes for the same rows."""
+    """A parquet file of a table of the dataset: the same bytes for the same rows, which have its columns (ValueError if
+    not). ArrowInvalid when a value does not fit its type."""
     about = {"pack": f"nsys-llm-recipes {__version__}", "dataset_version": str(DATASET_VERSION)}
     schema = table.schema()
     schema = schema.with_metadata({**schema.metadata, **about})
@@ -128,7 +129,10 @@ class Dataset:
         return pq.read_table(pa.BufferReader(found), columns=["version"])["version"][0].as_py()
 
     def put(self, run: str, key: str, version: str, tables: Iterable[tuple[Table, pa.Table]]) -> None:
-        """Writes the rows of a report, or of all reports; the table that makes them count comes last."""
+        """Writes the rows of a report, or of all reports; the table that makes them count comes last.
+
+        Rows are as their table declares them. PackError when the dataset cannot be written.
+        """
         for table, rows in tables:
             path, content = file_of(table.name, run, key, version), encode(table, rows)
             # Nothing changes where there is nothing to change: not even the time of a file.
@@ -183,7 +187,10 @@ class Dataset:
         return [name.removeprefix("table=") for name in named]
 
     def reports(self, run: str | None = None) -> pa.Table:
-        """The reports that count, of one run or all, in order of run and key; of copies the first."""
+        """The reports that count, rows of REPORTS, of one run or all, in order of run and key; of copies the first.
+
+        PackError when the dataset cannot be read.
+        """
         return once(self.every_report(run))
 
     def every_report(self, run: str | None = None) -> pa.Table:
@@ -191,7 +198,7 @@ class Dataset:
         return self._entries(REPORTS, run).sort_by([("run_name", "ascending"), ("report_key", "ascending")])
 
     def runs(self, run: str | None = None) -> pa.Table:
-        """The runs whose reports were looked at together."""
+        """The runs whose reports were looked at together, rows of RUNS in order of name. PackError as for `reports`."""
         return self._entries(RUNS, run).sort_by("run_name")
 
     def _entries(self, table: Table, run: str | None) -> pa.Table:
@@ -200,7 +207,8 @@ class Dataset:
         return self._read(table, paths, table.names)
 
     def read(self, table: Table, entries: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows of a table (as `in_dataset` gives it) that belong to some rows of `reports` or `runs`."""
+        """The rows of a table (as `in_dataset` gives it) that belong to some rows of `reports` or `runs`; all columns,
+        or those named."""
         return self._read(table, self.files(table, entries), columns or table.names)
 
     def count(self, table: Table, entries: pa.Table) -> int:

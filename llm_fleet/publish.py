@@ -27,6 +27,7 @@ from recipes.run.recipe import Task
 
 #: What the analysis leaves for the publishing beside the recipes' tables: never written as it is.
 FACTS = "fleet_facts"
+#: The last so many characters of a report's name are in its key, to be read by people; its digest tells keys apart.
 _SLUG = 60
 
 

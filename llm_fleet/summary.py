@@ -19,6 +19,7 @@ from recipes.run.recipe import Told
 _WORTH = 0.02
 #: Modified z-score above which a rank or host is reported as slow (3.5 as in Iglewicz and Hoaglin 1993).
 SLOW_Z = 3.5
+#: So many rows of each answer are printed; all are in the tables.
 _SHOWN = 8
 #: The layout of devices that do not communicate, which goes without saying.
 ALONE = "no communication"

@@ -47,7 +47,7 @@ def in_dataset(table: Table) -> Table:
     return Table(table.name, table.row, (*about, *rest), table.sort)
 
 
-#: One row a report: with it the report's rows in all other tables begin to count.
+#: One row per report: with it the report's rows in all other tables begin to count.
 REPORTS = Table(
     "reports",
     "one report; written last, so its other rows count only once all are written",
@@ -70,7 +70,7 @@ TAGS = in_dataset(
         (Column("tag", "string", "its name"), Column("value", "string", "its value")),
     )
 )
-#: One row a run: with it the run's rows in the tables over all its reports begin to count.
+#: One row per run: with it the run's rows in the tables over all its reports begin to count.
 RUNS = Table(
     "runs",
     "one run whose reports were analysed together",

@@ -137,7 +137,7 @@ def _key_and_device(own: pa.Table, all_own: dict[str, pa.Table]) -> tuple[pa.Arr
         device = own["device"].combine_chunks() if "device" in own.column_names else None
         return own["report"].cast(pa.string()).combine_chunks(), device
     for other in all_own.values():
-        # A table with a row a rank tells where a rank is.
+        # A table with one row per rank tells where a rank is.
         told = {"rank", "report", "device"} <= set(other.column_names) and len(other) == len(other["rank"].unique())
         if told and "rank" in own.column_names:
             at = pc.index_in(own["rank"].combine_chunks(), value_set=other["rank"].combine_chunks())

@@ -14,13 +14,13 @@ from recipes.events.launch_state import ON, UNKNOWN, WHOLE, LaunchState, launch_
 from recipes.steps.engine_time import engine_step_ns
 from recipes.steps.phases import DECODE_PHASES
 
-#: Idle time below this share of the time looked at is not worth a finding.
+#: Idle time below this share of the time looked at is not worth a finding: nobody would act on it.
 WORTH = 0.02
-#: One gap a step that holds more of its idle time than this leads.
+#: One gap per step that holds more of its idle time than this leads: it is most of it.
 _MOST = 0.5
 # What a CUDA graph takes away: the host has nothing to issue between kernels.
 HOST_CAUSES = ("host", "launch", "api")
-#: So many launches a step, each made slower by tracing, overstate the idle time.
+#: More than so many launches per step, each made slower by tracing, overstate the idle time.
 _LAUNCH_HEAVY = 50
 
 
@@ -88,7 +88,7 @@ class DeviceSteps:
 
     @property
     def few_gaps(self) -> bool:
-        """Whether one gap a step holds most of its idle time, so that launches do not."""
+        """Whether one gap per step holds most of its idle time, so that launches do not."""
         if not self.steps or not self.much("idle_ns"):
             return False
         longest_ns = self.rows["step"].map(self.largest.set_index("step")["duration_ns"]).fillna(0)

@@ -16,7 +16,7 @@ from recipes.findings.registry import cannot_tell, make
 _BUSY = 0.9
 #: So many events are named; names are cut to so many characters.
 _EVENTS, _WIDTH = 3, 60
-#: Idle time elsewhere is worth a finding from this share of all idle time on.
+#: Idle time elsewhere is worth a finding from this share of all idle time on: with less, the steps are what counts.
 _MUCH = 0.2
 
 

@@ -16,6 +16,7 @@ from recipes.events.launches import NONE
 from recipes.report import schema
 from recipes.report.report import Report, numbers
 
+# The lowest bits of Nsight's global thread ids are the thread's own.
 _TID_MASK = 0xFFFFFF
 
 
@@ -32,7 +33,8 @@ class GapColumns:
         self._names, self._ranges = pa.array(self._work.names, pa.string()), pa.array(ranges.texts, pa.string())
 
     def waiting(self, gaps: Gaps) -> np.ndarray:
-        """The call in which the launching thread waited for the GPU when each gap began, a place in the strings; -1.
+        """The call in which the launching thread waited for the GPU when each gap began, int32, a place in the report's
+        strings; -1 for none.
 
         A synchronising call, or that of the copy that ended then: from unpinned memory it returns when it is done. Only
         where the launch came later: else the host was ahead, and its waiting cost nothing.
@@ -54,8 +56,9 @@ class GapColumns:
         return waiting
 
     def columns(self, gaps: Gaps, called: np.ndarray, waiting: np.ndarray) -> dict[str, pa.Array]:
-        """The columns. `called` says in which gaps the launching thread was in a CUDA call before the launch, `waiting`
-        in which call it waited for the GPU when they began."""
+        """The columns, one entry per gap: coded texts, and held_ns int64. `called` (bool) says in which gaps the
+        launching thread was in a CUDA call before the launch, `waiting` in which call it waited for the GPU when they
+        began."""
         none = np.full(len(gaps), NONE, dtype=np.int64)
         api, thread, held_by, held_ns, nvtx = (none.copy() for _ in range(5))
         launch = self._launches.of_operation[gaps.after]
@@ -81,7 +84,7 @@ class GapColumns:
 
 
 def thread_names(report: Report, threads: np.ndarray) -> list[str]:
-    """`name (id)` of threads given by their global ids, or the id alone."""
+    """`name (id)` of threads given by their global ids (int64[n]), or the id alone. PackError for a damaged export."""
     rows = report.read(schema.THREADS)
     named = dict(zip(numbers(rows["global_tid"], NONE).tolist(), rows["name"].to_pylist(), strict=True))
     ids = [(named.get(thread), thread & _TID_MASK) for thread in threads.tolist()]

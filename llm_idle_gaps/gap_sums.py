@@ -14,7 +14,7 @@ from recipes.base.tables import coded
 from recipes.events.idle import CAUSES, Gaps, sum_inside
 from recipes.steps.projection import Projection
 
-#: Edges of the histogram in ns: three bins a decade from 100 ns to 10 s. Before and behind them lies a bin each.
+#: Edges of the histogram in ns: three bins per decade from 100 ns to 10 s. Before and behind them lies a bin each.
 EDGES_NS = np.round(10 ** (2 + np.arange(25) / 3)).astype(np.int64)
 _BINS = len(EDGES_NS) + 1
 #: So many gaps of a device get a row, the longest, whatever the user's shortest gap is.
@@ -25,9 +25,9 @@ _CAUSES, _PLACES = pa.array(CAUSES, pa.string()), pa.array(PLACES, pa.string())
 class GapSums:
     """Sums over the gaps of one device, int64.
 
-    `by_window` idle ns by entry of the projection whose time it is (last row: no step's), a column for each cause and
-    last the gaps that began in a synchronising call; `by_step` the same inside each entry's step, also where another
-    step overlaps it; `after_ns` idle by entry from its step's end to the next one's start, on all of their GPUs;
+    `by_window` idle ns by entry of the projection whose time it is (last row: no step's), one column per cause and last
+    the gaps that began in a synchronising call; `by_step` the same inside each step of `entries`, also where another
+    step overlaps it; `after_ns` idle by these from the step's end to the next one's start, on all of their GPUs;
     `counts`, `time_ns` of the histogram, by phase (last row: no step), cause and bin; `rows` the gaps that
     may get a row: long enough, or among the longest.
     """
@@ -35,7 +35,7 @@ class GapSums:
     def __init__(
         self, projection: Projection, device: int, stretches: Stretches, phase_of_entry: np.ndarray, phases: list[str]
     ) -> None:
-        """`phase_of_entry` is that of each entry, and last the one of no step; `phases` are their names."""
+        """`phase_of_entry` (int64) is that of each entry, and last the one of no step; `phases` are their names."""
         self.entries = np.flatnonzero(projection.device == device)
         self._start_ns, self._end_ns = projection.start_ns[self.entries], projection.end_ns[self.entries]
         # Where steps overlap, the time after one begins when all before it are over.
@@ -55,7 +55,8 @@ class GapSums:
         self.rows: list[dict] = []
 
     def add(self, gaps: Gaps, split: dict[str, np.ndarray], gap_columns: GapColumns, min_gap_ns: float) -> None:
-        """Takes some gaps, split by cause, into the sums, and those of at least `min_gap_ns` into the rows."""
+        """Takes some gaps, split by cause (as `split_by_cause` does), into the sums, and those of at least `min_gap_ns`
+        into the rows."""
         duration_ns = gaps.end_ns - gaps.start_ns
         waiting = gap_columns.waiting(gaps)
         after_sync_ns = np.where(waiting >= 0, duration_ns, 0)

@@ -20,12 +20,13 @@ class Stretches:
     entry: np.ndarray
 
     def entry_at(self, time_ns: np.ndarray) -> np.ndarray:
-        """The entry for each time inside the window."""
+        """The entry for each time (int64[n], ns) inside the window, int64[n]."""
         return self.entry[np.searchsorted(self.start_ns, time_ns, side="right") - 1]
 
 
 def device_stretches(projection: Projection, device: int, first_ns: int, last_ns: int) -> Stretches:
-    """The window of a device (an index), which lasts from `first_ns` to `last_ns`."""
+    """The window of a device (an index), which lasts from `first_ns` to `last_ns`. PackError when times lie farther
+    apart than any capture lasts."""
     entries = np.flatnonzero(projection.device == device)
     starts_ns, ends_ns = projection.start_ns[entries], projection.end_ns[entries]
     edges_ns = np.unique(np.concatenate([starts_ns, ends_ns, [first_ns, last_ns]]))

@@ -25,6 +25,7 @@ from recipes.run.outcomes import Tables
 from recipes.run.recipe import Told
 from recipes.steps.engine_time import STEP_TIME_TOLERANCE
 
+#: So many gaps, and devices, are printed; names are cut to so many characters.
 _LARGEST = 10
 _NAME_WIDTH = 30
 #: A call is shown when it took this share of the gap.

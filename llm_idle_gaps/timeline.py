@@ -24,7 +24,10 @@ Events = dict[str, np.ndarray | list]
 def median_step(
     capture: Capture, projection: Projection, entries: np.ndarray, edge: np.ndarray, host: HostActivity
 ) -> dict[str, np.ndarray | list]:
-    """The columns of TIMELINE for the entries of one device; none without a step that counts."""
+    """The columns of TIMELINE for the entries (int64) of one device; no rows without a step that counts.
+
+    `edge` bool per step; start_ns of the columns counts from the step's start. PackError when the report is damaged.
+    """
     parts: list[Events] = []
     entry = _median_entry(capture, projection, entries, edge)
     if entry is not None:

@@ -63,7 +63,7 @@ def exclusive_ns(work: GpuWork, names: NameFamilies, selected: np.ndarray | slic
     """What each family adds to the busy union of some operations of one device, int64; adds up to it exactly.
 
     Pass by pass (compute, copies, communication), and in a pass by start, each operation adds the time that no
-    operation before it covers.
+    operation before it covers. In ns, one entry per family; `selected`: a mask (bool per operation), places or a slice.
     """
     count = len(names.families)
     total_ns = np.zeros(count, dtype=np.int64)

@@ -14,7 +14,7 @@ from recipes.collectives.matching import Collectives
 from recipes.collectives.participants import Participants
 from recipes.collectives.verdicts import Verdict, is_enough, judge
 
-#: Of what a rank comes later, so much is one thing's doing where that alone is named.
+#: Of what a rank comes later, this share is one thing's doing where that alone is named; with less it is both.
 _MOST = 0.75
 #: Communication that other work overlaps to more than this does not wait behind that work.
 _EXPOSED = 0.5

@@ -24,14 +24,16 @@ from recipes.steps.phases import DECODE_PHASES
 
 #: Exposed communication from this share of a decode step on is much.
 _MUCH = 0.25
+#: So many ranks, and late ones, are printed.
 _RANKS, _LATE = 16, 3
+#: The notebook shows so many of them at most; steps are thinned out evenly.
 _NOTEBOOK_COLLECTIVES, _NOTEBOOK_STEPS = 2000, 3000
 _ALL_REDUCE = ("all_reduce", "all_reduce_fused")
 #: Below so many bytes the latency of a collective counts more than its bandwidth.
 _SMALL = 1 << 20
 #: The year of the first Nsight known to export payloads of NVTX ranges.
 _PAYLOADS = 2025
-#: Waiting is told of a phase when this share of its communication is matched.
+#: Waiting is told of a phase when this share of its communication is matched: of less it would be no measure.
 _MOST = 0.7
 
 
@@ -294,7 +296,7 @@ def _training(steps: pd.DataFrame) -> list[str]:
 
 
 def _expected(tables: dict[str, pa.Table], settings: Settings) -> list[str]:
-    """All-reduces per step against two a layer."""
+    """All-reduces per step against two per layer."""
     if settings.layers is None:
         return []
     kernels = tables["communication"].to_pandas()

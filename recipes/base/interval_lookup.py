@@ -6,13 +6,15 @@ import numpy as np
 
 from recipes.base.errors import PackError
 
+#: Half of what int64 holds, so that times on the line can be added and subtracted.
 _LONGEST_NS, _DAY_NS = 1 << 62, 86_400 * 10**9
 
 
 def side_by_side(group: np.ndarray, *times_ns: np.ndarray) -> tuple[np.ndarray, ...]:
     """Times of many groups on one line where the groups do not meet, and the order by first time on it.
 
-    Returns each array of times moved and in that order, then the order (indices into the arguments).
+    `group` and each array of times int64[n]. Returns each array of times moved and in that order, then the order
+    (int64[n], indices into the arguments). PackError as `check_room` raises it.
     """
     offset_ns = _offsets(group, *times_ns)
     moved = [times + offset_ns for times in times_ns]
@@ -38,7 +40,7 @@ def check_room(lines: int, length_ns: int) -> None:
 
 
 def contained(start_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
-    """Which intervals, in order of start and the longer first, lie wholly in an earlier one."""
+    """Which intervals (int64[n]), in order of start and the longer first, lie wholly in an earlier one, bool[n]."""
     inside = np.zeros(len(start_ns), dtype=bool)
     if len(start_ns):
         latest_ns = np.maximum.accumulate(end_ns)[:-1]
@@ -49,7 +51,8 @@ def contained(start_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
 class Lookup:
     """Finds the interval of a group that is open at a time; of several the one that started last.
 
-    `label` is what stands for each interval.
+    An interval is a group, a start and an end (not part of it), int64[n] each; `label`, int64[n], is what stands for
+    each. PackError as `check_room` raises it.
     """
 
     def __init__(self, group: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray, label: np.ndarray) -> None:
@@ -66,7 +69,7 @@ class Lookup:
         self._earlier = _outlasting(self._start_ns, self._end_ns, self._latest_ns)
 
     def find(self, group: np.ndarray, time_ns: np.ndarray) -> np.ndarray:
-        """The label of the interval for each group and time, int64; -1 where none is open."""
+        """The label of the interval for each group and time (int64[m] both), int64[m]; -1 where none is open."""
         found = np.full(len(time_ns), -1, dtype=np.int64)
         if len(self._start_ns) == 0 or len(time_ns) == 0:
             return found
@@ -87,7 +90,10 @@ class Lookup:
 
 
 def enclosing(group: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
-    """For each interval the nearest one of its group that it lies in, int64; -1 for none. The first of equals holds."""
+    """For each interval (int64[n]) the nearest one of its group that it lies in, an index, int64[n]; -1 for none.
+
+    The first of equals holds the others. PackError as `check_room` raises it.
+    """
     # Side by side, intervals of another group are over before this one starts.
     _, moved_end_ns, order = side_by_side(group, start_ns, end_ns)
     nearest = _nearest_earlier(moved_end_ns, 0)
@@ -105,7 +111,7 @@ def _outlasting(start_ns: np.ndarray, end_ns: np.ndarray, latest_ns: np.ndarray)
 
 def _nearest_earlier(end_ns: np.ndarray, later_ns: int) -> np.ndarray:
     """For each the place of the nearest one before that ends at least so much later; -1 for none."""
-    # A stack is linear where array passes are one for each level of nesting, and takes 0.1 us an interval.
+    # A stack is linear where array passes are one for each level of nesting, and takes 0.1 us per interval.
     open_ones: list[int] = []
     ends, nearest = end_ns.tolist(), []
     for number, end in enumerate(ends):

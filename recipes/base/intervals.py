@@ -16,7 +16,8 @@ Rows = TypeVar("Rows")
 def by_start(starts_ns: np.ndarray) -> np.ndarray | slice:
     """What puts intervals in order of their start; ties stay in the order given.
 
-    A full slice when they are in order already, as reports mostly are: indexing with it copies nothing.
+    Indices, int64[n]; or a full slice when they are in order already, as reports mostly are: indexing with it copies
+    nothing.
     """
     if (starts_ns[1:] >= starts_ns[:-1]).all():
         return slice(None)
@@ -54,7 +55,7 @@ def merge(starts_ns: np.ndarray, ends_ns: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def joined(one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray]) -> tuple:
-    """The union of two unions."""
+    """The union of two unions, each (starts_ns, ends_ns), as `merge` gives it."""
     starts_ns, ends_ns = (np.concatenate(both) for both in zip(one, other, strict=True))
     order = by_start(starts_ns)
     return merge(starts_ns[order], ends_ns[order])
@@ -65,8 +66,8 @@ def exclusive(
 ) -> Iterator[tuple[Rows, np.ndarray | slice, np.ndarray]]:
     """What each interval adds to the union of all before it: pass by pass, and in a pass by start.
 
-    `times_ns` gives the intervals of a pass. Yields for each pass itself, the order by start, and the ns added, in
-    that order; together they are the union's length. Passes are taken one at a time.
+    `times_ns` gives the intervals of a pass. Yields for each pass itself, the order by start, and the ns added, int64
+    in that order; together they are the union's length. Passes are taken one at a time.
     """
     union: tuple[np.ndarray, np.ndarray] | None = None
     parts: tuple[np.ndarray, np.ndarray] | None = None
@@ -85,12 +86,12 @@ def exclusive(
 
 
 def length_ns(starts_ns: np.ndarray, ends_ns: np.ndarray) -> int:
-    """The summed length of the intervals; of disjoint ones, their union's."""
+    """The summed length of the intervals, in ns; of disjoint ones, their union's."""
     return int(ends_ns.sum(dtype=np.int64) - starts_ns.sum(dtype=np.int64))
 
 
 def union_ns(starts_ns: np.ndarray, ends_ns: np.ndarray) -> int:
-    """The length of the union of intervals in any order."""
+    """The length of the union of intervals in any order, in ns."""
     order = by_start(starts_ns)
     return length_ns(*merge(starts_ns[order], ends_ns[order]))
 
@@ -114,7 +115,7 @@ class Coverage:
         np.cumsum(ends_ns - starts_ns, out=self._before_ns[1:])
 
     def of(self, starts_ns: np.ndarray, ends_ns: np.ndarray) -> np.ndarray:
-        """The covered part of each interval, in ns."""
+        """The covered part of each interval, in ns, int64[n]."""
         if len(self._starts_ns) == 0:
             return np.zeros(len(starts_ns), dtype=np.int64)
         return self._until(ends_ns) - self._until(starts_ns)
@@ -126,5 +127,5 @@ class Coverage:
 
 
 def covered_ns(starts_ns: np.ndarray, ends_ns: np.ndarray, merged: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-    """How much of each interval lies inside a union, for a single question; see Coverage."""
+    """How much of each interval lies inside a union, in ns, int64[n], for a single question; see Coverage."""
     return Coverage(*merged).of(starts_ns, ends_ns)

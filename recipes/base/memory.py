@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 _M_ARENA_MAX = -8  # glibc's malloc.h
-_PIECE_ROWS = 1 << 20
+_PIECE_ROWS = 1 << 20  # added up at once: copies of a piece stay small
 _EXACT = 1 << 53  # up to here a double holds every whole number
 
 
@@ -28,7 +28,11 @@ def return_freed() -> None:
 
 
 def gather(pieces: Iterable[Sequence[np.ndarray]], rows: int, types: Sequence[type]) -> list[np.ndarray]:
-    """Columns of so many rows out of pieces of them, each piece let go as soon as it is in its place."""
+    """Columns of so many rows out of pieces of them, each piece let go as soon as it is in its place.
+
+    A piece has one array per column, equally long; `types` are the dtypes of the columns, `rows` the most that they
+    can have.
+    """
     columns: list[np.ndarray] = [np.empty(rows, dtype) for dtype in types]
     first = 0
     for piece in pieces:
@@ -40,7 +44,7 @@ def gather(pieces: Iterable[Sequence[np.ndarray]], rows: int, types: Sequence[ty
 
 
 def distinct(values: np.ndarray) -> np.ndarray:
-    """The distinct values in order. np.unique hashes, which is slow where values come almost in order already."""
+    """The distinct values (any dtype, [n]) in order. np.unique hashes, which is slow where they are almost in order."""
     ordered = np.sort(values, kind="stable")
     first = np.ones(len(ordered), dtype=bool)
     first[1:] = ordered[1:] != ordered[:-1]
@@ -48,7 +52,7 @@ def distinct(values: np.ndarray) -> np.ndarray:
 
 
 def sums(code: np.ndarray, values: np.ndarray, count: int) -> np.ndarray:
-    """The sum of the values (int64, none negative) of each code from 0 to count - 1, int64 and exact."""
+    """The sum of the values (int64[n], none negative) of each code (int[n], 0 to count - 1), int64[count] and exact."""
     total = np.zeros(count, dtype=np.int64)
     for first in range(0, len(code), _PIECE_ROWS):
         piece = slice(first, first + _PIECE_ROWS)

@@ -59,12 +59,13 @@ class Table:
         return pa.schema(fields, metadata={"table": self.name, "row": self.row})
 
     def empty(self) -> pa.Table:
+        """The table without rows, as it is held in memory."""
         return self._schema(coded=True).empty_table()
 
     def build(self, columns: dict) -> pa.Table:
-        """The table from one sequence (list, NumPy or Arrow array) a column.
+        """The table from one sequence (list, NumPy or Arrow array) per column, all equally long.
 
-        KeyError when one is missing, ArrowInvalid when a value does not fit its type.
+        KeyError when one is missing, ArrowInvalid when a value does not fit its type or lengths differ.
         """
         return _built(self._schema(coded=True), columns)
 
@@ -74,7 +75,7 @@ class Table:
         return _built(pa.schema([field for field in schema if field.name not in _OF_RUN]), columns)
 
     def sorted(self, table: pa.Table) -> pa.Table:
-        """The table in its declared order. Nulls come last."""
+        """The table (with the columns that it is sorted by) in its declared order. Nulls come last."""
         keys = [_sort_key(table[name], direction) for name, direction in self.sort]
         if not keys or len(table) < 2 or _in_order(keys):
             return table
@@ -94,7 +95,7 @@ def _cast(values: Any, kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
 
 
 def coded(code: np.ndarray, texts: pa.Array) -> pa.DictionaryArray:
-    """Texts by their number; a negative one is null."""
+    """Texts (string[k]) by their number (int[n], 0 to k - 1; a negative one is null), dictionary of int32 to string."""
     missing = code < 0
     indices = pa.array(np.where(missing, 0, code).astype(np.int32), mask=missing if missing.any() else None)
     return pa.DictionaryArray.from_arrays(indices, texts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+#: Units of time by their ns, the largest first.
 _STEPS = ((1e9, "s"), (1e6, "ms"), (1e3, "us"))
 
 

@@ -176,7 +176,7 @@ class Capture:
 
     @cached_property
     def cut(self) -> np.ndarray:
-        """Of each step, whether the time range cuts it."""
+        """Of each step, whether the time range cuts it, bool per step."""
         kept, lost = self._kept_and_lost
         return (kept > 0) & (lost > 0)
 
@@ -242,6 +242,8 @@ class Capture:
 
     def phases(self) -> list[tuple[str, np.ndarray | slice]]:
         """Each phase and what selects its operations: `all`, the phases that were found, `outside` the steps.
+
+        The selection is a mask, bool per operation; for `all` a full slice.
 
         Work in skipped steps counts as outside.
         """

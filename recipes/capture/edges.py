@@ -37,8 +37,8 @@ def incomplete_steps(
     """Why each step is incomplete: int8 per step, an index into REASONS, WHOLE for the others.
 
     Those with no operation, with launches inside whose work was not recorded, never closed, `cut` by the time range
-    looked at, touched by the profiler's start or stop, and the first one on a GPU that was already busy with work
-    launched before the window.
+    looked at (bool per step), touched by the profiler's start or stop, and the first one on a GPU that was already busy
+    with work launched before the window. PackError when the report's export is damaged.
     """
     touched = np.zeros(len(steps), dtype=bool)
     for start_ns, end_ns in _starts_and_stops(report) if len(steps) else []:
@@ -56,7 +56,8 @@ def incomplete_steps(
 def skip(reason: np.ndarray, steps: Steps, within: np.ndarray, count: int) -> np.ndarray:
     """The reasons, with the first `count` steps of each process that lie in the time range skipped.
 
-    By place, whatever else is wrong with them, so that every rank skips the same.
+    By place, whatever else is wrong with them, so that every rank skips the same. `reason` (int8 per step, as
+    `incomplete_steps` gives it) is changed in place; `within` bool per step.
     """
     for pid in np.unique(steps.pid).tolist() if count else []:
         first = np.flatnonzero((steps.pid == pid) & within)[:count]
@@ -65,7 +66,7 @@ def skip(reason: np.ndarray, steps: Steps, within: np.ndarray, count: int) -> np
 
 
 def with_one_offs(reason: np.ndarray, events: Iterable[OneOff]) -> np.ndarray:
-    """The reasons, with those of steps that one-off events hit."""
+    """The reasons, int8 per step, with those of steps that one-off events hit; the argument stays as it is."""
     reason = reason.copy()
     for event in events:
         if reason[event.step] == WHOLE:

@@ -58,7 +58,7 @@ class Seen:
 
 
 def find_one_offs(seen: Seen) -> list[OneOff]:
-    """The events in whole steps, one a step at most, in order of step. What is known of a step goes before a guess."""
+    """The events in whole steps, at most one per step, in order of step. What is known of a step precedes a guess."""
     found: dict[int, OneOff] = {}
     for look in (_first_collectives, _code_loading, _pauses):
         counted = seen.counted & ~np.isin(seen.projection.step, list(found))

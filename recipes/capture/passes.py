@@ -25,7 +25,7 @@ class Called:
 
 
 def attribute(report: Report, work: GpuWork, steps: Steps) -> Attribution:
-    """Whose work is whose, alone: it takes the least memory."""
+    """Whose work is whose, alone: it takes the least memory. PackError when the report's export is damaged."""
     ids = LaunchIds(report, work)
     reader, attributor = ApiReader(report, ids), Attributor(ids, steps)
     for calls in reader.pieces(ends=False):
@@ -36,7 +36,8 @@ def attribute(report: Report, work: GpuWork, steps: Steps) -> Attribution:
 
 
 def read_calls(report: Report, work: GpuWork, steps: Steps, span: Span) -> Called:
-    """All that one pass can tell. The survey is of a time range, all else of the whole report."""
+    """All that one pass can tell. The survey is of a time range, all else of the whole report. PackError when the
+    report's export is damaged."""
     ids = LaunchIds(report, work)
     reader, attributor = ApiReader(report, ids), Attributor(ids, steps)
     table, survey = LaunchTable(report, ids), SurveyTaker(report, span)

@@ -26,6 +26,7 @@ from recipes.nsight.locate import (
 )
 
 _WIDTH = 116
+#: Larger numbers are taken for mistakes.
 _MOST_RANKS, _MOST_STEPS = 100_000, 10_000_000
 
 

@@ -11,7 +11,8 @@ from math import erfc, exp, lgamma, log, sqrt
 
 import numpy as np
 
-#: Fewer steps accuse nobody.
+#: Fewer steps accuse nobody: in so few, one rank is easily the latest by chance. How often ranks are named rightly and
+#: wrongly with these thresholds is printed by benchmarks/straggler.py.
 FEWEST = 5
 #: As likely may it be, by chance, that some rank of some set is named by one test of the three.
 _CHANCE = 0.0025
@@ -19,7 +20,7 @@ _CHANCE = 0.0025
 _COIN = 0.07
 #: A rank that is later than this share of a step in every one is late whatever may wander.
 _OVERWHELMING = 0.1
-#: What a rank costs must be this share of the step.
+#: What a rank costs must be this share of the step: less is not worth acting on, however certain it is.
 _EFFECT = 0.01
 #: The correlation of a step with the next that is allowed for: clocks and neighbours change over tens of steps.
 _ALIKE = 0.9
@@ -40,13 +41,19 @@ class Late:
 
 
 def lateness(duration_ns: np.ndarray) -> np.ndarray:
-    """ns, float, by which each rank (column) comes after the mean of the others in each collective (row)."""
+    """ns, float64, by which each rank (column) comes after the mean of the others in each collective (row).
+
+    `duration_ns` int64, of the same shape; the result is negative for a rank that comes before them.
+    """
     size = duration_ns.shape[1]
     return (duration_ns.sum(axis=1, keepdims=True) - size * duration_ns) / max(size - 1, 1)
 
 
 def by_step(late_ns: np.ndarray, step: np.ndarray) -> np.ndarray:
-    """Lateness added up over the collectives of each step, a row a step in order of number."""
+    """Lateness added up over the collectives of each step, ns, float64, one row per step in order of number.
+
+    `late_ns` as `lateness` gives it, `step` (int64) the step of each of its rows.
+    """
     number = np.unique(step, return_inverse=True)[1].ravel()
     order = np.argsort(number, kind="stable")
     begins = np.flatnonzero(np.diff(number[order], prepend=-1))
@@ -58,8 +65,8 @@ def late_ranks(
 ) -> list[Late]:
     """The late ranks of a set, the costliest first.
 
-    `duration_ns` has a row a collective and a column a rank; `step` and `place` (int64) say where each collective is;
-    `step_ns` is the length of a step. One of so many sets that are judged.
+    `duration_ns` (int64) has one row per collective and one column per rank; `step` and `place` (int64) say where each
+    collective is; `step_ns` is the length of a step. It is one of so many sets that are judged.
     """
     size = duration_ns.shape[1]
     late_ns = lateness(duration_ns)
@@ -87,7 +94,10 @@ def late_ranks(
 
 
 def latest(steps_ns: np.ndarray) -> tuple[np.ndarray, int]:
-    """In how many of the steps that matter each rank is the latest, and how many these are."""
+    """In how many of the steps that matter each rank is the latest, int64 per rank, and how many these are.
+
+    `steps_ns` as `by_step` gives it.
+    """
     who = _latest(steps_ns)
     return np.bincount(who[who >= 0], minlength=steps_ns.shape[1]), int((who >= 0).sum())
 
@@ -133,7 +143,7 @@ def _at_places(late_ns: np.ndarray, step: np.ndarray, place: np.ndarray, allowed
 
 def _tested(late_ns: np.ndarray, group: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Of series of lateness, whose rows of a group (int64 from 0 on) lie together in order of time: groups by ranks
-    the mean, ns, and how likely one as large is by chance; the number of steps (a column).
+    the mean, ns, and how likely one as large is by chance (0 to 1); the number of steps (one column).
 
     Student's t for steps as alike as a first-order autoregression of coefficient r makes them. The mean of n of them
     has g = (1 + 2 sum (1 - k/n) r^k) / n of their variance, of which n steps themselves show 1 - g. The degrees of

@@ -14,10 +14,11 @@ from recipes.collectives.order_in_group import order_in_group
 SPLIT = ("all_reduce", "all_reduce_fused", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 #: Clocks of one job's hosts agree better than this; windows that lie further apart are not of one run.
 _SAME_RUN_NS = 1_000_000_000
-#: So many steps may one rank's window begin after another's.
+#: So many steps may one rank's window begin after another's: every shift up to it is tried.
 _MOST_SHIFTED = 64
 #: The ends of steps lie apart by this share of a step at most, where they are the same steps.
 _SAME_STEP = 0.25
+#: Ends of steps that lie apart by less are near, however short the step is; shifts that differ by less are alike.
 _NEAR_NS = 5_000
 
 
@@ -79,8 +80,8 @@ class Collectives:
 
 def rank_sets(kernels: pd.DataFrame, participant: np.ndarray, place: np.ndarray, ranks: int | None) -> np.ndarray:
     """The set of each kernel, int64 from 0 on: its communicator. Where that is not known, blocks of `ranks` neighbours
-    if that is given (`place` is the rank of each participant), else the sets that known communicators part the
-    participants into, else all participants.
+    if that is given (`place` is the rank of each participant, int64), else the sets that known communicators part the
+    participants into, else all participants. `participant` int64 per kernel.
     """
     told = pd.factorize(kernels["communicator"])[0].astype(np.int64)
     block = place // ranks if ranks else _parted(told, participant, len(place))
@@ -103,13 +104,15 @@ def _parted(told: np.ndarray, participant: np.ndarray, count: int) -> np.ndarray
 
 
 def told_by_all(communicator: pd.Series, participant: np.ndarray) -> pd.Series:
-    """The communicators, nulls where only some participants tell theirs (exports with and without payloads)."""
+    """The communicators, one per kernel as `participant` (int64) is; all null where only some participants tell theirs
+    (exports with and without payloads)."""
     silent = np.setdiff1d(participant, participant[communicator.notna().to_numpy()])
     return pd.Series(None, index=communicator.index, dtype=object) if len(silent) else communicator
 
 
 def match_sets(kernels: pd.DataFrame, participant: np.ndarray, sets: np.ndarray) -> list[Collectives]:
-    """Matches kernels (rows of COMMUNICATION; `clock_ns` without nulls) set by set.
+    """Matches kernels (rows of COMMUNICATION; `clock_ns` without nulls) set by set; `participant` and `sets` int64 per
+    kernel.
 
     Those of one operation, or where the communicator is not known of one kernel name and stream, are matched by their
     order inside the step. The first collective of each set is left out: ranks enter the window at different times.
@@ -326,7 +329,7 @@ def _of_even_sizes(mine: pd.DataFrame, order: np.ndarray) -> np.ndarray:
 
 
 def _split(start_ns: np.ndarray, duration_ns: np.ndarray, report_of: np.ndarray) -> dict[str, np.ndarray]:
-    """What follows from the times of matched kernels, a row a collective and a column a member."""
+    """What follows from the times of matched kernels, one row per collective and one column per member."""
     if not len(start_ns):
         return {}
     transfer_ns = duration_ns.min(axis=1, keepdims=True)

@@ -12,8 +12,8 @@ from recipes.base.errors import PackError
 
 @dataclass(frozen=True)
 class Participants:
-    """One row a device with communication, in order of rank: report, device, rank. `known` says that ranks are those of
-    the job, not places; `sources` how they are known."""
+    """One row per device with communication, in order of rank: report, device, rank. `known` says that ranks are those
+    of the job, not places; `sources` how they are known."""
 
     rows: pd.DataFrame
     known: bool

@@ -19,6 +19,7 @@ from recipes.report import schema
 from recipes.report.report import Report
 from recipes.steps.ranges import Payloads, read_payloads
 
+#: The head of a payload in bytes: `<IIIIQQ`, see `_from_bytes`.
 _HEAD_BYTES = 32
 # Older versions of NCCL say Bytes.
 _BYTES, _COMMUNICATOR = ("Message size [bytes]", "Bytes"), "NCCL communicator ID"
@@ -35,7 +36,7 @@ class Messages:
 
 
 def read_messages(report: Report, launches: Launches) -> Messages:
-    """What NCCL's ranges say of the calls launched in them.
+    """What NCCL's ranges say of the calls launched in them. PackError when the report's export is damaged.
 
     A call inside `ncclGroupEnd` launches the calls since the group's start together: their bytes are added up.
     """

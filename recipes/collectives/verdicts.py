@@ -10,9 +10,9 @@ from recipes.base.units import format_count, format_ns, format_share
 from recipes.collectives.lateness import FEWEST, Late, by_step, late_ranks, lateness, latest
 from recipes.collectives.matching import Collectives
 
-#: Fewer matched collectives say nothing.
+#: Fewer matched collectives say nothing (docs/llm_nccl_sum.md, Verdicts).
 _ENOUGH = 20
-#: Below this share of waiting the time of collectives is their transfer.
+#: Below this share of waiting the time of collectives is their transfer (docs/llm_nccl_sum.md, Verdicts).
 _LITTLE = 0.15
 #: So many places in the step are told one by one.
 _PLACES = 3
@@ -29,8 +29,8 @@ class Verdict:
 
 
 def blame(found: Collectives) -> np.ndarray:
-    """ns of waiting that each member caused, a row a collective and a column a member: the waiting of all, shared out
-    among those who come later than the mean of the others, by how much they do."""
+    """ns of waiting that each member caused, float64, one row per collective and one column per member: the waiting of
+    all, shared out among those who come later than the mean of the others, by how much they do."""
     duration_ns = found.duration_ns.reshape(-1, len(found.members))
     wait_ns = (duration_ns - duration_ns.min(axis=1, keepdims=True, initial=np.iinfo(np.int64).max)).sum(axis=1)
     late_ns = np.maximum(lateness(duration_ns), 0)

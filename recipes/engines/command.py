@@ -16,6 +16,7 @@ from recipes.engines.engines import Engine, HowToCapture, engine_of, filled, lau
 from recipes.engines.nsight_flags import Flag, Nsight, flags, newest_nsight
 from recipes.engines.placement import inside, launcher_in, ranks_in, split
 
+#: Of fewer whole steps the check `steps_few` says that percentiles are rough.
 STEPS = 10
 _PATTERN = re.compile(r"%(?:q\{[^}]*\}|[hpn])")
 

@@ -49,7 +49,7 @@ class ApiReader:
         self.graph_launches = 0
 
     def pieces(self, *, ends: bool) -> Iterator[ApiCalls]:
-        """The calls, piece by piece; with end and status if `ends`."""
+        """The calls, piece by piece; with end and status if `ends`. PackError when the report's export is damaged."""
         edges = [(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=bool))]
         for batch in self._report.batches(schema.API_CALLS, [*_COLUMNS, *(_MORE if ends else ())]):
             calls = self._calls(batch)
@@ -81,7 +81,7 @@ class ApiReader:
 
 
 def count_graph_launches(report: Report) -> int:
-    """How many API calls launched a CUDA graph."""
+    """How many API calls launched a CUDA graph. PackError when the report's export is damaged."""
     ids = call_ids(report, GRAPH_LAUNCH)
     # The strings tell without reading millions of calls when no graph is launched at all.
     pieces = report.batches(schema.API_CALLS, ["name"]) if len(ids) else ()

@@ -26,12 +26,12 @@ class ApiSurvey:
     """What the API calls of a report tell.
 
     `calls`, `last_ns` and `last_work_ns`: for each process how many, the end of the last one, and that of its last
-    operation; `graph_launches` those that launch graphs. Launch calls in order of start, those that failed or went into
-    a graph under capture left out: launch_ns, launch_pid int64, recorded bool (the report has
-    work of it). Calls that set things up: setup_ns, setup_end_ns, setup_pid int64, setup_kind int8, a place in SETUP.
-    `copy_calls`: how many calls of processes with work copy or set memory, and `lost_copies` those of them without a
-    record, into a graph under capture left out. The times in which threads captured graphs: capture_ns,
-    capture_end_ns, capture_thread int64.
+    operation, in ns; `graph_launches` those that launch graphs. Launch calls in order of start, those that failed or
+    went into a graph under capture left out: launch_ns, launch_pid int64, recorded bool (the report has its work).
+    Calls that set things up: setup_ns, setup_end_ns, setup_pid int64, setup_kind int8, a place in SETUP.
+    `copy_calls`: how many calls of processes with work are copies or memsets, and `lost_copies` those of them without a
+    record; those that went into a graph under capture are left out. The times in which threads captured graphs:
+    capture_ns, capture_end_ns int64, capture_thread int64 (global ids).
     """
 
     calls: dict[int, int]
@@ -85,7 +85,7 @@ class SurveyTaker:
             self._setups.append((calls.start_ns[rows], ends_ns, codes, pid, calls.correlation_id[rows]))
 
     def survey(self, reader: ApiReader, last_work_ns: dict[int, int]) -> ApiSurvey:
-        """What was seen, after the reader's pass."""
+        """What was seen, after the reader's pass; `last_work_ns` is the end of each process's last operation."""
         spans = reader.captures
         launch_ns, launch_thread, recorded, launch_id = _joined(self._launches, _LAUNCH)
         copy_ns, copy_thread, copied = _joined(self._copies, _COPIED)

@@ -23,12 +23,12 @@ _VERSION = r"_v\d+(_pt(sz|ds))?$"
 
 
 def call_ids(report: Report, *kinds: str) -> np.ndarray:
-    """The string ids, int64 in order, of the calls that are of one of the kinds."""
+    """The string ids, int64 in order, of the calls that are of one of the kinds (KeyError for one that is none)."""
     return report.strings.ids[is_of_kind(report.strings.values, *kinds)]
 
 
 def is_of_kind(names: pa.Array, *kinds: str) -> np.ndarray:
-    """Which of some texts name a call of one of the kinds, bool."""
+    """Which of some texts (string[n]) name a call of one of the kinds, bool[n]. KeyError for an unknown kind."""
     hits = np.zeros(len(names), dtype=bool)
     # Strings hold the names of everything; few are calls.
     maybe = np.flatnonzero(
@@ -41,8 +41,8 @@ def is_of_kind(names: pa.Array, *kinds: str) -> np.ndarray:
 
 
 def call_names(report: Report) -> tuple[np.ndarray, pa.Array]:
-    """The name of the call that each of the report's strings is, without its version, as a number int64; last -1, for
-    no string. And the names, string."""
+    """The name of the call that each of the report's strings is, without its version: an index into the names, and one
+    entry more at the end, -1, for no string. And the distinct names, string."""
     encoded = pc.replace_substring_regex(report.strings.values, _VERSION, "").dictionary_encode()
     return np.append(encoded.indices.fill_null(-1).to_numpy(), -1), encoded.dictionary
 

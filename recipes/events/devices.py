@@ -29,13 +29,14 @@ class Devices:
 
 
 def pid_of(global_ids: np.ndarray) -> np.ndarray:
-    """The process ids in Nsight's global process or thread ids."""
+    """The process ids in Nsight's global process or thread ids, int64[n] as they are."""
     return (global_ids >> _PID_SHIFT) & _PID_MASK
 
 
 def find_devices(report: Report, global_pid: np.ndarray, device_id: np.ndarray) -> tuple[Devices, np.ndarray]:
     """The devices of a report, and for each operation (by its process and the ordinal it names) its device, as
-    an index (int32) into them.
+    an index (int32) into them. Arrays have one entry per operation, `global_pid` and `device_id` int64.
+    PackError when the report's export is damaged.
 
     With TARGET_INFO_CUDA_DEVICE a device is the physical GPU (gpuId). Without it the ordinal stands for the GPU,
     unless several processes use the same one on a machine with several GPUs: with CUDA_VISIBLE_DEVICES these may be

@@ -1,4 +1,4 @@
-"""What the GPUs did: kernels, copies, sets and graph executions of a report as plain columns."""
+"""What the GPUs did: kernels, copies, memsets and graph executions of a report as plain columns."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ class Span:
     end_ns: int | None = None
 
     def touches(self, starts_ns: np.ndarray, ends_ns: np.ndarray) -> np.ndarray:
+        """Which intervals (int64[n], ns) touch the range, bool[n]."""
         touching = np.ones(len(starts_ns), dtype=bool)
         if self.start_ns is not None:
             touching &= ends_ns >= self.start_ns
@@ -53,7 +54,7 @@ class GpuWork:
     """All GPU operations of a report: arrays of one entry per operation, kinds one after the other.
 
     start_ns, end_ns int64; kind int8 (KERNEL…); device int32, an index into `devices.numbers`; name int32, an
-    index into `names` and `short_names`. `dropped` operations had no usable times and are not here.
+    index into `names` and `short_names`. `dropped` counts operations without usable times, which are not here.
     """
 
     start_ns: np.ndarray
@@ -109,13 +110,14 @@ def _near(usable: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray) -> np.nd
 
 
 def page_migrations(work: GpuWork) -> np.ndarray:
-    """Which operations are page migrations of managed memory, which no API call launches, bool."""
+    """Which operations are page migrations of managed memory, which no API call launches, bool per operation."""
     code = np.flatnonzero(np.isin(work.names, list(_MIGRATION_NAMES.values())))
     return (work.kind == MEMCPY) & np.isin(work.name, code) if len(code) else np.zeros(len(work), dtype=bool)
 
 
 def read_correlation(report: Report, work: GpuWork) -> Iterator[tuple[int, np.ndarray | slice, np.ndarray]]:
-    """Process by process: its id, which operations are its, and their correlation ids.
+    """Process by process: its id, which operations are its (a slice, or int64 places), and the correlation id of each
+    of these, int64, -1 for none. PackError when the report's export is damaged.
 
     Process and correlation id tie an operation to the call that launched it.
     """
@@ -123,12 +125,12 @@ def read_correlation(report: Report, work: GpuWork) -> Iterator[tuple[int, np.nd
 
 
 def read_graph_nodes(report: Report, work: GpuWork) -> Iterator[tuple[int, np.ndarray | slice, np.ndarray]]:
-    """Process by process: its id, which operations are its, and the graph node that each ran; -1 for none."""
+    """The same with the graph node that each operation ran, int64, -1 for none."""
     return _by_process(report, work, "graph_node_id")
 
 
 def read_streams(report: Report, work: GpuWork) -> np.ndarray:
-    """The stream of each operation, int64; -1 where the report does not tell."""
+    """The stream of each operation, int64; -1 where the report does not tell. PackError when its export is damaged."""
     (streams,) = _numbers(report, stream_id=-1)
     return streams[work.rows]
 
@@ -148,7 +150,7 @@ def _by_process(report: Report, work: GpuWork, column: str) -> Iterator[tuple[in
 
 
 def select(work: GpuWork, rows: np.ndarray) -> GpuWork:
-    """The operations that a mask selects."""
+    """The operations that a mask selects, bool per operation."""
     chosen = {name: getattr(work, name)[rows] for name in ("start_ns", "end_ns", "kind", "device", "name")}
     if isinstance(work.rows, slice):
         places = np.flatnonzero(rows)

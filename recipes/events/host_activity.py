@@ -21,11 +21,16 @@ _SMALL_NS = 1 << 44
 class HostActivity:
     """What host threads did: how much of an interval lay in profiler overhead, synchronising calls, any CUDA calls.
 
-    `threads` are their global ids, in order.
+    `threads` are their global ids, int64 in order. Methods take one entry per interval, int64: a thread that is one of
+    these, its start and end in ns. What lies outside the times in the report counts as nothing.
     """
 
     def __init__(self, report: Report, threads: np.ndarray, *, named: bool = False) -> None:
-        """`named` keeps the names of calls too, for `held_by`, `waiting_call` and `calls_near`."""
+        """`named` keeps the names of calls too, for `held_by`, `waiting_call` and `calls_near`.
+
+        `threads`: global ids, int64, in any order and repeated or not. PackError when the report's export is damaged
+        or its host times lie farther apart than any capture lasts.
+        """
         self.named = named
         self.threads = np.unique(threads)
         calls, line, syncs, name = _calls_on(report, self.threads, named=named)
@@ -79,7 +84,7 @@ class HostActivity:
 
     def held_by(self, thread: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Of each interval on a thread: the CUDA call that took most of it, all calls of one name together; and how
-        much, in ns. The call int32, a place in the report's strings; -1 where no call did."""
+        much, int64 ns. The call int32, a place in the report's strings; -1 where no call did."""
         return self._calls_named.longest(*self._place(thread, start_ns, end_ns))
 
     def calls_near(self, thread: int, start_ns: int, end_ns: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -92,14 +97,17 @@ class HostActivity:
         return starts_ns + moved_ns, ends_ns + moved_ns, name
 
     def split(self, thread: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Of each interval on a thread: ns in profiler overhead, then in synchronising calls, then in other calls."""
+        """Of each interval on a thread, int64: ns in profiler overhead, in synchronising calls, in other calls.
+
+        They are exclusive, in this order.
+        """
         span = self._place(thread, start_ns, end_ns)
         profiler = self._profiler.of(*span)
         sync, any_call = (whole.of(*span) - inside.of(*span) for whole, inside in (self._sync, self._any))
         return profiler, sync, any_call - sync
 
     def profiler_ns(self, thread: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
-        """Of each interval: ns in profiler overhead."""
+        """Of each interval on a thread: ns in profiler overhead, int64."""
         return self._profiler.of(*self._place(thread, start_ns, end_ns))
 
     def _place(self, thread: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray) -> Intervals:

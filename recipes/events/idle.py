@@ -19,12 +19,13 @@ from recipes.events.host_activity import HostActivity
 from recipes.events.launches import NONE, Launches
 
 CAUSES = ("profiler", "graph", "sync", "api", "host", "launch", "queued", "unknown")
+#: Operations looked at together: what is made of them stays small, however long the report.
 _OPERATIONS_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True)
 class Gaps:
-    """Some gaps of one device, in order: start_ns, end_ns int64; before, after: the operations at their edges."""
+    """Some gaps of one device, in order: start_ns, end_ns int64; before, after int32: the operations at their edges."""
 
     start_ns: np.ndarray
     end_ns: np.ndarray
@@ -38,7 +39,8 @@ class Gaps:
 def find_gaps(work: GpuWork, rows: np.ndarray | slice) -> Iterator[Gaps]:
     """The gaps in the union of some operations of one device, in order, some at a time: there can be millions.
 
-    Copies and graph executions fill time as kernels do.
+    `rows` selects the operations: bool per operation, int64 places, or a slice. Copies and graph executions fill time
+    as kernels do.
     """
     index = np.arange(len(work), dtype=np.int32)[rows]
     order = intervals.by_start(work.start_ns[rows])
@@ -58,7 +60,7 @@ def find_gaps(work: GpuWork, rows: np.ndarray | slice) -> Iterator[Gaps]:
 
 
 def split_by_cause(work: GpuWork, gaps: Gaps, launches: Launches, host: HostActivity) -> dict[str, np.ndarray]:
-    """The ns of each gap by cause, int64 per gap and cause; they add up to the gap."""
+    """The ns of each gap by cause, in the order of CAUSES, int64 per gap; they add up to the gap."""
     launch = launches.of_operation[gaps.after]
     known = launch != NONE
     place = np.where(known, launch, 0)
@@ -96,9 +98,9 @@ def _exclusive(parts: dict, length_ns: np.ndarray, within: np.ndarray, known: np
 
 
 def sum_inside(gaps: Gaps, values_ns: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
-    """Values (a row a gap) summed over the gaps inside each interval.
+    """Values (int64, one row per gap, any columns) summed over the gaps inside each interval, int64, one row each.
 
-    Intervals begin and end with operations of the device, so no gap is cut by an edge.
+    Intervals (int64, ns) begin and end with operations of the device, so no gap is cut by an edge.
     """
     before = np.zeros((len(values_ns) + 1, values_ns.shape[1]), dtype=np.int64)
     np.cumsum(values_ns, axis=0, out=before[1:])

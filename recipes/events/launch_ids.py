@@ -9,6 +9,7 @@ from recipes.report.report import Report
 
 #: An operation whose launch is not in the report, a call that launched no recorded work.
 NONE = -1
+#: Calls looked up together: what is made of them stays small, however long the report.
 _IDS_AT_ONCE = 1 << 18
 
 
@@ -16,7 +17,7 @@ class LaunchIds:
     """A number for each launch: the distinct pairs of process and correlation id that GPU operations have.
 
     `of_operation` int32, the launch of each operation; the launches of a process stand together, in order of id.
-    `work_end_ns`: the end of each process's last operation.
+    `work_end_ns`: the end of each process's last operation. PackError when the report's export is damaged.
     """
 
     def __init__(self, report: Report, work: GpuWork) -> None:
@@ -47,7 +48,7 @@ class LaunchIds:
         return list(self.work_end_ns)
 
     def of_calls(self, process: int, correlation_id: np.ndarray) -> np.ndarray:
-        """The launch of each call of a process, int32; NONE for a call whose id no operation has."""
+        """The launch of each call (correlation id, int64) of a process, int32; NONE where no operation has the id."""
         ids, launch = self._ids.get(process), np.full(len(correlation_id), NONE, dtype=np.int32)
         if ids is None or not len(ids):
             return launch

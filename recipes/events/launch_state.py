@@ -19,7 +19,7 @@ from recipes.report.report import Report
 ON, PARTLY, OFF, WHOLE, UNKNOWN = STATES = ("on", "partly on", "off", "whole", "unknown")
 #: From this share of kernels in graphs on, graphs are on: some kernels, as of sampling, mostly stay outside.
 _ON = 0.9
-#: Of so many of the operations the launch must be known.
+#: The launch must be known of this share of the operations: of a minority nothing is concluded for all.
 _KNOWN = 0.5
 
 
@@ -35,7 +35,7 @@ class LaunchState:
 
 
 def launch_state(counts: Mapping[str, float], *, lost: bool = False) -> LaunchState:
-    """The state by the counts of `launch_counts`, or their sums or means over groups.
+    """The state by the counts of `launch_counts` of one group, or their sums or means over groups.
 
     `lost` says that most graph launches left no work in the report: nothing is known of a work that lacks theirs.
     """

@@ -19,8 +19,9 @@ def launch_statistics(
     step_of_group: np.ndarray,
     device_of_group: np.ndarray,
 ) -> dict[str, np.ndarray]:
-    """The launch columns of the tables, int64, for each group; `group` is that of each operation.
+    """The launch columns of the tables, int64 (counts, ns), for each group.
 
+    `group` is that of each operation (int, 0 to groups - 1), `step_of_group` and `device_of_group` int per group.
     A launch whose operations are in several groups of one device is charged to the first of them.
     """
     count = len(step_of_group)

@@ -11,11 +11,12 @@ from recipes.capture.capture import Capture
 from recipes.findings.finding import INFO, WARN, Finding
 from recipes.findings.subject import Subject
 
-#: Steps should cover this share of the GPU time.
+#: Steps should cover this share of the GPU time: else what is said per step leaves out much of the program.
 _MUCH = 0.8
-#: So many steps without work are worth a warning; records that end this share of the window before the steps stopped.
+#: From this share on steps without work are worth a warning: a single one proves little. Records that end this share of
+#: the window before the steps do have stopped.
 _SILENT, _SILENCE = 0.01, 0.1
-#: So many of the launches in steps may be without a record before it is said.
+#: This share of the launches in steps may be without a record before it is said: so few change no figure.
 _LOST = 0.001
 
 

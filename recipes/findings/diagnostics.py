@@ -19,6 +19,7 @@ from recipes.report import schema
 _ERROR = 3
 #: What the rules call a message that says why there is no GPU work, where there is none.
 _REASON = "reason"
+#: Messages are cut to so many characters; so many kinds of them are told.
 _LENGTH, _SHOWN = 120, 3
 # Numbers, addresses and paths differ from process to process, and a path can tell what is nobody's business.
 # Versions of two numbers stay.

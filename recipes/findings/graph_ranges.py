@@ -12,6 +12,7 @@ from recipes.findings.finding import Finding
 from recipes.findings.nvtx import LIBRARIES
 from recipes.findings.subject import Subject
 
+#: So many names are told.
 _SHOWN = 3
 
 

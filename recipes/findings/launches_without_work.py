@@ -14,13 +14,14 @@ from recipes.findings.subject import Subject
 
 #: The window is looked at in so many parts.
 BINS = 20
-#: So many launches may be without a record before it is told; so many behind the last recorded work, over this share of
-#: the window, make a stop.
+#: This share of launches may be without a record before it is told: so few change no figure. So many behind the last
+#: recorded work, over this share of the window, make a stop: a few there are what was queued when the window ended.
 _LOST, _STOPPED, _SILENCE = 0.001, 10, 0.02
 
 
 def over_time(survey: ApiSurvey, work_start_ns: np.ndarray) -> dict[str, np.ndarray]:
-    """The window in BINS parts: start_ns, end_ns, launches, recorded_launches, operations begun."""
+    """The window in BINS parts (fewer if it has fewer ns, none if it is empty), int64 per part: start_ns, end_ns,
+    launches, recorded_launches, operations begun. `work_start_ns` int64 per operation."""
     times = [times_ns for times_ns in (survey.launch_ns, work_start_ns) if len(times_ns)]
     if not times:
         return dict.fromkeys(

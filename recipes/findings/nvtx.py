@@ -21,7 +21,7 @@ LIBRARIES = frozenset(
 
 # Operators of PyTorch, as emit_nvtx and nsys --pytorch name their ranges.
 _OPERATOR = re.compile(r"(?:aten|autograd|c10d?|prims|torch|torchvision)::|torch\.nn\.|\w+Backward\d*$")
-#: So many of them, and so many for each launch, are felt.
+#: More than so many of them, and for each launch, are felt: each costs the host time, as a launch does.
 _MANY, _PER_LAUNCH = 100, 0.5
 
 

@@ -17,9 +17,10 @@ from recipes.steps.engine_time import engine_step_ns
 from recipes.steps.phases import DECODE_PHASES
 from recipes.steps.projection import launches_of_entries
 
-#: From so many launches a step, and so much idle time in it, tracing each launch is felt.
+#: From so many launches per step, and this share of idle time in it, tracing each launch is felt; but only with fewer
+#: than so many operations per launch: a graph's nodes are not launched one by one.
 _LAUNCHES, _IDLE, _PER_LAUNCH = 100, 0.1, 2
-#: Steps that take so many times as long as without the profiler.
+#: Steps that take so many times as long as without the profiler are worth a warning; ordinary variance is not.
 _SLOWER = 1.1
 
 

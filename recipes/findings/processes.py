@@ -14,6 +14,7 @@ from recipes.findings.registry import cannot_tell
 from recipes.findings.subject import Subject
 from recipes.report import schema
 
+#: So many processes are named.
 _SHOWN = 4
 
 

@@ -17,7 +17,8 @@ from recipes.findings.subject import Subject
 from recipes.report import schema
 from recipes.report.report import numbers
 
-#: Profiler overhead is told from this share of the window on, and counts as a fault from that one on.
+#: Profiler overhead is told from this share of the window on, below which it changes no figure much, and counts as a
+#: fault from that one on.
 _OVERHEAD, _MUCH_OVERHEAD = 0.01, 0.05
 
 

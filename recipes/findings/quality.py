@@ -37,5 +37,5 @@ def kernel_count(work: GpuWork) -> int:
 
 
 def window_ns(work: GpuWork) -> int | None:
-    """First start to last end of all GPU work; None without any."""
+    """First start to last end of all GPU work, in ns; None without any."""
     return int(work.end_ns.max() - work.start_ns.min()) if len(work) else None

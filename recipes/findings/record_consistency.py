@@ -16,11 +16,12 @@ from recipes.findings.subject import Subject
 
 #: Less than this share is chance: clocks of host and GPU are matched to a microsecond or so.
 _FEW, _CLOCKS_NS = 0.001, 1000
-#: Copy calls may lack a record (of no bytes, for one); not so many of them.
+#: Copy calls may lack a record (of no bytes, for one); not this share of them, and so many at least.
 _COPIES, _FEW_COPIES = 0.1, 3
 #: A graph's replays have as many nodes as this share of them agrees on. The graph is in the upper half of a node's id.
 _AGREE, _GRAPH_SHIFT = 0.5, 32
-#: Steps are alike if so many of so many have the same number of operations; one with so much less is in part there.
+#: Steps are alike if, of so many at least, this share has the same number of operations; one with less than this share
+#: of that number is there in part.
 _STEPS, _ALIKE, _PART = 4, 0.8, 0.9
 
 
@@ -92,7 +93,7 @@ def early_work(subject: Subject) -> Iterator[Finding]:
 
 
 def lost_copies(subject: Subject) -> Iterator[Finding]:
-    """Calls that copy or set memory and left no record."""
+    """Calls of copies and memsets that left no record."""
     calls, lost = subject.capture.survey.copy_calls, subject.capture.survey.lost_copies
     if lost >= _FEW_COPIES and lost > _COPIES * calls:
         message, figures = "calls that copy or set memory without a record of it", {"lost": lost, "calls": calls}

@@ -16,8 +16,8 @@ from recipes.findings.finding import INFO, Finding
 from recipes.findings.registry import cannot_tell
 from recipes.findings.subject import Subject
 
-#: Set-up calls are told from this share of the window on; work that runs only before the first step from that share of
-#: GPU time.
+#: Set-up calls are told from this share of the window on, below which they change no figure much; work that runs only
+#: before the first step from that share of GPU time: it may be a prefill that is no step.
 _WORTH, _MUCH_WORK = 0.02, 0.1
 # What XLA, torch.compile and hand-made programs call it; not `CompiledFxGraph`, which is what was compiled, at work.
 _COMPILING = re.compile(r"(?i)^Xla(Compile|Pass|Autotun)|autotun|\bcompil(e|ing|ation)\b")

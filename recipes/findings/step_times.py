@@ -16,7 +16,8 @@ from recipes.steps.projection import Projection
 class StepTimes:
     """One entry for each step and device, in order of device and start: the steps of the capture as the GPU ran them.
 
-    step, pid, device int64 (the device's number); phase, batch and tokens per entry; edge bool, edge_reason object;
+    step, pid, device int64 (the device's number); phase, batch and tokens per entry; edge bool, edge_reason object (str
+    or None);
     start_ns, duration_ns int64; period_ns int64, negative for the last; gemms, gemm_ns int64, kernels of the GEMM
     family and their summed durations; operations int64.
     """
@@ -39,7 +40,7 @@ class StepTimes:
     projection: Projection
 
     def phases(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Name and entries (whole steps, in order of time) of each process's steps of a phase on a device."""
+        """Name and entries (int64: whole steps, in order of time) of each process's steps of a phase on a device."""
         for (_, _, phase), entries in self._places(self.phase):
             yield phase, self._whole(entries)
 
@@ -51,8 +52,8 @@ class StepTimes:
         return sorted(places.items())
 
     def groups(self) -> Iterator[tuple[str, int, np.ndarray]]:
-        """Name, device and entries (whole steps, in order of time) of each process's steps that should be alike: of one
-        phase, batch and number of tokens."""
+        """Name, device and entries (int64: whole steps, in order of time) of each process's steps that should be alike:
+        of one phase, batch and number of tokens."""
         batches, tokens = ([-1 if value is None else value for value in values] for values in (self.batch, self.tokens))
         for (device, _, phase, batch, _), entries in self._places(self.phase, batches, tokens):
             name = phase if batch < 0 else f"{phase} at batch {batch}"
@@ -63,7 +64,7 @@ class StepTimes:
 
 
 def step_times(capture: Capture) -> StepTimes:
-    """The steps of a capture on its devices."""
+    """The steps of a capture on its devices. PackError when its export is damaged."""
     work, steps = capture.work, capture.steps
     projection, families, edge = capture.projection, capture.families(), capture.edge
     code = families.families.index("gemm") if "gemm" in families.families else -1

@@ -17,7 +17,7 @@ from recipes.steps.phases import DECODE_PHASES
 
 #: So many steps are needed to tell a change from chance; and to compare the first with the others.
 _ENOUGH, _SOME = 12, 4
-#: Steps differ worth telling from this share of their median on.
+#: Steps differ worth telling from this share of their median on: below lies ordinary variance.
 _WORTH = 0.05
 #: A drift: rank correlation with time so many standard errors from none (by chance below 0.1 %), or this at most.
 _ERRORS, _TREND = 3.3, 0.85
@@ -26,7 +26,7 @@ _ERRORS, _TREND = 3.3, 0.85
 _SPLIT, _SMALLER, _APART, _EMPTY = 0.9, 0.1, 0.1, 0.5
 #: Families of kernels whose time does not follow the GPU's clock alone.
 _OTHER_CLOCKS = ("attention", "communication")
-#: A first step that takes this many times the median of the others.
+#: A first step that takes this many times the median of the others is slower than these; below, it may be chance.
 _SLOW_FIRST = 1.5
 
 

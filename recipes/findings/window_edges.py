@@ -14,7 +14,7 @@ from recipes.findings.finding import INFO, WARN, Finding
 from recipes.findings.registry import cannot_tell
 from recipes.findings.subject import Subject
 
-#: Fewer whole steps than this say little; fewer than that nothing.
+#: Fewer whole steps than this say little, since percentiles are rough; fewer than that nothing.
 _FEW, _TOO_FEW = 10, 3
 
 

@@ -1,7 +1,7 @@
 """What a name leaves open, decided by how often it occurs in a step and beside what.
 
 A top-k may route tokens to experts or sample the next token; a softmax too, or belong to attention. Names alone cannot
-tell, their places can: once a layer after a GEMM it is routing, once a step beside other sampling it is sampling. A
+tell, their places can: once per layer after a GEMM it is routing, once per step beside other sampling it is sampling. A
 mean, rsqrt and multiplication in a row, again and again, are RMSNorm written out in operators. Where the evidence is
 not clear, and always without steps and for rules of the user, the family by name stays.
 """
@@ -20,9 +20,9 @@ from recipes.kernels.work_families import NameFamilies, name_families
 STEPS = 32  # looked at, spread over all: the evidence is in each, and reports have millions of operations
 CLEAR = 0.8  # share of a name's occurrences that must have the neighbour
 CHAIN = 0.95  # share of a name's occurrences that must lie in a normalization, since all of its time moves
-FEWEST_LAYERS = 4
+FEWEST_LAYERS = 4  # with fewer, what comes once per layer and what comes a few times per step cannot be told apart
 #: Several kernels or layer kinds share a count, and not each layer has experts: from half the layers on.
-PER_LAYER, PER_STEP = 0.45, 0.25  # of the layers; a sort once a step is several kernels
+PER_LAYER, PER_STEP = 0.45, 0.25  # of the layers; a sort once per step is several kernels
 
 SELECTION = re.compile(r"TopK|topk|KthValue|(?:bitonic|radix|Merge|merge)_?[sS]ort|sort_postprocess|fill_index|::Sort")
 PRIMITIVE = re.compile(r"Device\w*(?:Sort|Scan|Select|Reduce|Histogram|Unique)|kernelHistogram|tensor_kernel_scan")
@@ -43,7 +43,7 @@ def families_in_context(work: GpuWork, rules: Rules, step: np.ndarray) -> NameFa
 def refine(families: NameFamilies, work: GpuWork, step: np.ndarray) -> NameFamilies:
     """`families` with what the places of names in steps decide, and a rule that says so.
 
-    `step` is the step of each operation, negative for none. The same object comes back where nothing is decided.
+    `step` is the step of each operation (int), negative for none. The same object comes back where nothing is decided.
     """
     seen = _observe(families, work, step)
     if seen is None:
@@ -58,7 +58,7 @@ class _Seen:
 
     `name` int64 is the name of each kernel in order of device and start. Of each name: its text, its family by name,
     whether it may be refined (bool), its mean count in the steps that have it, its kernels in all. `layers` of a step,
-    and `once`, the largest count in a step that is once a step; 0 where they cannot be told.
+    and `once`, the largest count in a step that is once per step; 0 where they cannot be told.
     """
 
     texts: list[str]
@@ -113,7 +113,7 @@ def _observe(families: NameFamilies, work: GpuWork, step: np.ndarray) -> _Seen |
 
 
 def _layers(family: np.ndarray, per_step: np.ndarray, steady: np.ndarray) -> tuple[float, float]:
-    """The layers of a step, and the largest count that is once a step; zeros where it cannot be told.
+    """The layers of a step, and the largest count that is once per step; zeros where it cannot be told.
 
     The largest count of an attention kernel is that of the layers. Without attention kernels it is the commonest
     count of a GEMM, which counts experts too where they run one by one.
@@ -128,7 +128,7 @@ def _layers(family: np.ndarray, per_step: np.ndarray, steady: np.ndarray) -> tup
 
 
 def _selections(seen: _Seen) -> dict[int, tuple[str, str]]:
-    """The family and the reason of top-k, sorts, scans and softmaxes that occur once a layer or once a step."""
+    """The family and the reason of top-k, sorts, scans and softmaxes that occur once per layer or once per step."""
     if not seen.layers:
         return {}
     layer = seen.per_step >= max(PER_LAYER * seen.layers, FEWEST_LAYERS)

@@ -23,7 +23,7 @@ class NameFamilies:
     rules: list[str]
 
     def communicating(self, name: np.ndarray) -> np.ndarray:
-        """Which of some operations, given by name, are communication."""
+        """Which of some operations, given by name (int[n], indices into `of_name`), are communication, bool[n]."""
         code = self.families.index("communication") if "communication" in self.families else -1
         return (self.of_name == code)[name]
 
@@ -50,7 +50,10 @@ def name_families(work: GpuWork, rules: Rules) -> NameFamilies:
 
 
 def passes(kind: np.ndarray, communicates: np.ndarray) -> Iterator[np.ndarray]:
-    """The operations in the order in which they claim busy time: compute, then copies, then communication."""
+    """The operations in the order in which they claim busy time: compute, then copies (memsets too), communication.
+
+    `kind` int8 and `communicates` bool per operation; yields three masks, bool per operation, that part them.
+    """
     copies = (kind == MEMCPY) | (kind == MEMSET)
     yield ~copies & ~communicates
     yield copies
@@ -61,6 +64,7 @@ def exposed_ns(work: GpuWork, communicates: np.ndarray) -> np.ndarray:
     """The ns of each communication operation in which nothing else ran on its device, int64, 0 for other operations.
 
     Whoever's work it is: of another step, another process or in no step. Of two at once, the time is the first's.
+    `communicates` bool per operation.
     """
     exposed = np.zeros(len(work), dtype=np.int64)
     for device in np.unique(work.device[communicates]).tolist():

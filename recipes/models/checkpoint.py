@@ -21,8 +21,9 @@ from recipes.models.tensor_names import Place, tensor_place, weight_place
 from recipes.models.weights import stored_bytes, weights_of
 
 INDEX = "model.safetensors.index.json"
+#: In bytes: the limit of the safetensors library itself (MAX_HEADER_SIZE); more is damage.
 LARGEST_HEADER = 100_000_000
-#: Totals that differ by more are told.
+#: Totals that differ by more than this share are told: less changes no floor that matters.
 WORTH_SAYING = 0.01
 
 _BITS = {"F64": 64, "I64": 64, "U64": 64, "F32": 32, "I32": 32, "U32": 32, "F16": 16, "BF16": 16, "I16": 16, "U16": 16,

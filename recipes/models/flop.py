@@ -43,7 +43,7 @@ def _head(model: Model, layout: Layout) -> float:
 
 
 def _layer_flop(model: Model, absorbed: bool) -> float:
-    """FLOP of one token's attention in one layer, for a token of context. q.k and p.v take 2 each a value."""
+    """FLOP of one token's attention in one layer, for a token of context. q.k and p.v take 2 each per value."""
     if model.mla is None:
         return 4 * model.heads * model.head_dim
     mla = model.mla

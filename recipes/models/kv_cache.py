@@ -84,7 +84,7 @@ def kv_values_per_token(model: Model) -> float:
 
 
 def kv_bytes_per_token(model: Model, kv_dtype: str = "bfloat16") -> tuple[float, float]:
-    """KV bytes a token of context: in the full layers together, and in the sliding or chunked ones together."""
+    """KV bytes per token of context: in the full layers together, and in the sliding or chunked ones together."""
     each = kv_values_per_token(model) * dtype_bytes(kv_dtype)
     return each * model.layers.count(FULL), each * (model.layers.count(SLIDING) + model.layers.count(CHUNKED))
 

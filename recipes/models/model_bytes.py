@@ -70,7 +70,7 @@ def _stage_bytes(model: Model, tokens: float, layout: Layout, stage: int, routin
 
 
 def _read_share(model: Model, weight: Weight, tokens: float, layout: Layout, routing: str, stage: int = 0) -> float:
-    """The share of a rank's part that a step reads: over 1 for a tied table, a row a token and the head as a whole."""
+    """The share of a rank's part that a step reads: over 1 for a tied table: one row per token, and all of the head."""
     if weight.role in ("embedding", "position"):
         rows = tokens / weight.shape[0] if stage == 0 else 0
         return rows + (1 if model.tied and weight.role == "embedding" and stage == layout.pp - 1 else 0)

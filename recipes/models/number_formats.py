@@ -50,7 +50,7 @@ COMPUTED_IN = {"fp8": "fp8", "mxfp8": "fp8", "nvfp4": "fp4", "fp4": "fp4"}
 
 @dataclass(frozen=True)
 class Format:
-    """A stored format: bits a value, and bits of scale and zero point for each block of rows x columns.
+    """A stored format: bits per value, and bits of scale and zero point for each block of rows x columns.
 
     A block side of 0 is the whole side of the matrix; `tensor_bits` are there once.
     """

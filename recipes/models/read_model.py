@@ -20,6 +20,7 @@ from recipes.models.quantization import Quantization, quantized_layers
 from recipes.models.quantization_config import INSTEAD, read_quantization
 from recipes.models.weights import weights_of
 
+#: More than any model has: a mistake in the config, refused before layers are laid out one by one.
 MOST_LAYERS = 10_000
 BIASES = ("qkv", "out", "mlp", "head")
 

@@ -23,7 +23,7 @@ MATRICES = frozenset({"attention", "mlp", "shared", "expert", "router", "head"})
 class Weight:
     """One weight: `copies` arrays of `shape` (out, in) or (n,).
 
-    `role`: embedding and position (one row a token is read), head, attention, mlp, shared, router, expert
+    `role`: embedding and position (one row per token is read), head, attention, mlp, shared, router, expert
     (read as far as tokens are routed to it) or vector (norms, biases, convolutions). `split`: what tensor
     parallelism divides it by: heads, kv (kv heads), width, vocab, experts, or "" for a copy on each rank.
     `layer` is None before the first layer (embedding) and -1 behind the last (final norm, head).

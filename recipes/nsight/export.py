@@ -34,6 +34,8 @@ from recipes.report import schema
 
 #: The tables that every Nsight version writes; an export without them is not whole.
 REQUIRED = ("META_DATA_EXPORT", "StringIds", "TARGET_INFO_SYSTEM_ENV")
+#: Parts of exports that are older were left by killed runs: where files cannot be locked, another run may still be
+#: filling a younger one.
 _ABANDONED_S = 3600
 _MANIFEST = "manifest.json"
 # What nsys says of files with wrong bytes in them.

@@ -23,6 +23,7 @@ NAMED_BY = "NSYS_LLM_RECIPES_NSYS"
 FIRST_WITH_RECIPES = (2023, 1)
 RECIPE_PACKAGE = Path("python/packages/nsys_recipe")
 HOW_TO_GET = "get it from developer.nvidia.com/nsight-systems and put nsys on PATH, or name it in " + NAMED_BY
+#: A command of an installation that takes longer hangs.
 CALL_TIMEOUT_S = 30
 
 # Below the file system's root. The copy inside Nsight Compute is a whole Nsight Systems.

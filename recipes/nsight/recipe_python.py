@@ -15,6 +15,7 @@ from recipes.nsight.locate import Installation, run_quietly
 
 NEEDED = ("numpy", "pandas", "pyarrow", "psutil")
 OPTIONAL = {"plotly": "notebooks", "jupyterlab": "notebooks", "distributed": "--mode dask-futures"}
+#: As `requires-python` in pyproject.toml.
 OLDEST = (3, 10)
 # From this version on Nsight brings a Python and makes an environment for it; before, it took python3 from PATH.
 FIRST_BUNDLED = (2026, 3)

@@ -37,7 +37,7 @@ class Strings:
     values: pa.Array
 
     def positions(self, ids: np.ndarray) -> np.ndarray:
-        """Where each id is in `values`, int64; -1 for an id that is not there."""
+        """Where each id (int64[n]) is in `values`, int64[n]; -1 for an id that is not there."""
         if len(self.ids) == 0:
             return np.full(len(ids), -1)
         at = np.minimum(np.searchsorted(self.ids, ids), len(self.ids) - 1)
@@ -81,7 +81,8 @@ class Report:
         return pa.table(dict(zip(names, arrays, strict=True)))
 
     def batches(self, table: SourceTable, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """Columns of integers piece by piece, as `read` gives them whole; ids of text stay ids."""
+        """Columns of integers piece by piece, int64 as `read` gives them whole; ids of text stay ids. PackError when
+        the export is damaged."""
         exported = self._exported(table)
         if exported is None:
             return
@@ -99,7 +100,7 @@ class Report:
             yield pa.table(dict(zip(columns, arrays, strict=True)))
 
     def count(self, table: SourceTable) -> int:
-        """How many rows a table has; none when the export has no such table."""
+        """How many rows a table has, 0 when the export has no such table. PackError when it is damaged."""
         exported = self._exported(table)
         return 0 if exported is None else self._source.rows(exported)
 
@@ -113,14 +114,14 @@ class Report:
         return exported is not None and bool(_present(table.columns[column], self._source.columns(exported)))
 
     def pairs(self, table: SourceTable) -> list[tuple[str, str]]:
-        """A table of names and values as a list of pairs; a null value is an empty text."""
+        """A table of names and values as a list of pairs; a null is an empty text. PackError when it is damaged."""
         rows = self.read(table, ["name", "value"])
         values = rows["value"].fill_null("").to_pylist()
         return list(zip(rows["name"].fill_null("").to_pylist(), values, strict=True))
 
     @cached_property
     def strings(self) -> Strings:
-        """StringIds, in order of id."""
+        """StringIds, in order of id. PackError when the export is damaged."""
         rows = self.read(schema.STRINGS)
         ids = rows["id"].fill_null(-1).to_numpy()
         order = np.argsort(ids, kind="stable")
@@ -174,7 +175,7 @@ class Report:
 
 
 def numbers(column: pa.ChunkedArray, null: int) -> np.ndarray:
-    """A column of integers as one array, with a number that stands for null."""
+    """A column of integers as one array of its dtype (int64 in a report), one entry per row, `null` for null."""
     whole = column.combine_chunks()
     # Arrow copies even where there is nothing to fill.
     return (whole.fill_null(null) if whole.null_count else whole).to_numpy()

@@ -23,7 +23,9 @@ import pyarrow.parquet as pq
 
 from recipes.base.errors import PackError
 
+#: Rows read at once: a long table is never in memory as a whole.
 _BATCH_ROWS = 1 << 18
+#: With more row groups than this, the metadata of a file is kept: parsing it takes longer than reading a column.
 _MANY_GROUPS = 100
 
 
@@ -40,14 +42,15 @@ class Source(Protocol):
         """How many rows a table has that is there."""
 
     def read(self, table: str, integers: Sequence[str], texts: Sequence[str]) -> pa.Table:
-        """The columns asked for, in file order. PackError when they cannot be read."""
+        """The columns asked for, one row per row of the file. PackError when they cannot be read."""
 
     def batches(self, table: str, integers: Sequence[str]) -> Iterator[pa.Table]:
-        """The same piece by piece, for columns of integers too long to hold at once."""
+        """The same piece by piece, for columns of integers too long to hold at once. PackError as for `read`."""
 
 
 class ParquetFolder:
-    """A `_pqtdir` folder as `nsys export --type parquetdir` writes it."""
+    """A `_pqtdir` folder as `nsys export --type parquetdir` writes it, with what Source offers. PackError when it is
+    damaged."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -23,7 +23,7 @@ from recipes.run.worker_processes import Lost, Result, Task
 
 #: A report whose process failed is tried so many times more, on any worker.
 _RETRIES = 2
-#: So long a cluster may be without any worker when a run begins.
+#: So long a cluster may be without any worker when a run begins: one that never gets any must not hold it for ever.
 _WORKER_S = 300
 _DIED = (
     "every worker that tried it died, usually for lack of memory; use workers with more, or a shorter time range "

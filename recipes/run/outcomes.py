@@ -80,7 +80,7 @@ class Tables(dict[str, pa.Table]):
         return self[name]
 
     def pieces(self, name: str) -> Iterator[pa.Table]:
-        """A table's rows, some at a time, so that they are never together."""
+        """A table's rows, some at a time, so that they are never together; KeyError for a name that is none."""
         return iter([self[name]]) if name in self else self._makers[name]()
 
 

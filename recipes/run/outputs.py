@@ -23,6 +23,7 @@ from recipes.base.tables import Table
 
 #: Raised when a column changes its meaning.
 SCHEMA_VERSION = "2"
+#: Rows, and bytes of repeated text, written at once: a long table is never in memory as a whole.
 _ROWS_AT_ONCE, _BYTES_AT_ONCE = 1 << 17, 1 << 30
 
 

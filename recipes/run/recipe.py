@@ -22,8 +22,9 @@ from recipes.run.spill import Spill
 
 
 class Analysis(NamedTuple):
-    """What a recipe finds in one report: its tables, without the columns report and rank; what limits them, in words;
-    and what its summary wants to know beyond the tables, which pickles and is small."""
+    """What a recipe finds in one report: its tables by name, as TABLES declares them (types, units, order), without the
+    columns report and rank; what limits them, in words; and what its summary wants to know beyond the tables, which
+    pickles and is small."""
 
     tables: dict[str, pa.Table]
     remarks: Sequence[str] = ()
@@ -31,7 +32,8 @@ class Analysis(NamedTuple):
 
 
 class Combined(NamedTuple):
-    """What a recipe finds in all reports together: tables, and what its summary wants to know beyond them."""
+    """What a recipe finds in all reports together: tables by name, as COMBINED declares them, and what its summary
+    wants to know beyond them."""
 
     tables: dict[str, pa.Table]
     told: Any = None
@@ -58,13 +60,16 @@ class Recipe(Protocol):
         """The recipe's own options as one value that pickles. PackError when they cannot work."""
 
     def analyse(self, capture: Capture, settings: Any) -> Analysis:
-        """What the recipe finds in one report."""
+        """What the recipe finds in one report. PackError when its export is damaged."""
 
     #: Tables made of those of all reports together, if there are any; and the function that makes them.
     COMBINED: tuple[Table, ...]
 
     def combine(self, tables: Tables, files: pa.Table, settings: Any) -> Combined:
-        """The tables of COMBINED, less what cannot be made here. PackError when the reports do not go together."""
+        """The tables of COMBINED, less what cannot be made here, out of those of TABLES and FILES of all reports.
+
+        PackError when the reports do not go together.
+        """
 
     #: Whether the summary names what limits each report, so that the quality line need not.
     TELLS_FINDINGS: bool
@@ -76,10 +81,13 @@ class Recipe(Protocol):
     #                                             FILES; the tables to go on with. PackError ends the run
 
     def summarise(self, tables: Tables, settings: Any, told: Told) -> str:
-        """The verdict line and the small table that are printed; {quality} stands for the quality line."""
+        """The verdict line and the small table that are printed; {quality} stands for the quality line.
+
+        `tables` are those of TABLES and COMBINED, by name, of all reports.
+        """
 
     def notebook_tables(self, tables: Tables) -> dict[str, pa.Table]:
-        """The small tables that the notebook shows."""
+        """The small tables that the notebook shows, out of those that `summarise` gets."""
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ import pyarrow as pa
 _MARK = "mark"
 # A twentieth of the room, in about the time that writing it all would take.
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
+#: Rows that are read back at once: a long table is never in memory as a whole.
 _PIECE_ROWS = 1 << 17
 
 
@@ -43,7 +44,7 @@ class Spill:
             return tables
 
     def read(self, number: int, name: str) -> Iterator[pa.Table]:
-        """A table of a report, piece by piece; nothing when it was not written."""
+        """A table of a report, piece by piece, as it was kept; nothing when it was not written."""
         try:
             file = pa.memory_map(os.fspath(self._path(number, name)))
         except FileNotFoundError:

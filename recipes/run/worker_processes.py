@@ -18,6 +18,7 @@ Result = TypeVar("Result")
 #: What becomes of a task that has no result, for a reason in words.
 Lost = Callable[[Task, str], Result]
 
+#: How often a worker looks whether its parent is still there.
 _LOOK_S = 1.0
 _KILLED = (
     "its worker process was killed twice, usually for lack of memory; use a machine with more, or a shorter time range "

@@ -26,8 +26,8 @@ WAYS = ("same thread", "other thread", "time")
 class Attribution:
     """For each operation its step (int32; OUTSIDE, NO_LAUNCH) and way (int8, an index into WAYS; -1 in no step).
 
-    For each step `launches`, the calls whose operations are in it, and `lost`, launch calls inside it of which the
-    report has no operation.
+    For each step (int64) `launches`, the calls whose operations are in it, and `lost`, launch calls inside it of which
+    the report has no operation.
     """
 
     step: np.ndarray
@@ -59,7 +59,11 @@ class Attributor:
         self._silent.append((calls.thread[silent], calls.start_ns[silent]))
 
     def attribution(self, captures: tuple[np.ndarray, np.ndarray, np.ndarray]) -> Attribution:
-        """The step of each operation. Launches in `captures` of graphs (see graph_captures) lack no work."""
+        """The step of each operation. Launches in `captures` of graphs, as graph_captures.captures gives them (int64
+        each), lack no work.
+
+        PackError when host times lie farther apart than any capture lasts.
+        """
         thread, start_ns = (np.concatenate(column) for column in zip(*self._silent, strict=True))
         kept = ~while_capturing(pid_of(thread), start_ns, captures)
         lost = _per_step(self._resolver.resolve(thread[kept], start_ns[kept]), len(self._steps))

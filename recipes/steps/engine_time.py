@@ -17,7 +17,8 @@ def engine_step_ns(phase: str, phases: Collection[str], start_ns: np.ndarray, pe
     phase on one device; None where none has a next one.
 
     `phases` are those of all its steps. Where steps of other phases take turns with it, as in training, a step of the
-    engine is one of each: from a step of the phase to its next. `period_ns` is negative or NaN for the last.
+    engine is one of each: from a step of the phase to its next. `start_ns` and `period_ns` have one entry per step
+    (int64 or float); `period_ns` is negative or NaN for the last.
     """
     if phase in DECODE_PHASES or set(phases) <= {phase}:
         between_ns = period_ns[period_ns >= 0]

@@ -12,7 +12,8 @@ from recipes.steps.steps import Steps
 
 RULE = "inferred"
 PHASE = "step"
-#: So many repetitions make a step, and so many operations at least make a pattern.
+#: So many repetitions make a step, and so many operations at least make a pattern: a few alike in a row are a loop
+#: inside a step, or chance.
 LEAST_STEPS, LEAST_LENGTH = 3, 8
 #: This share of the operations must be alike a length apart; one odd operation spoils as many as a step has.
 _ALIKE = 0.9
@@ -25,7 +26,8 @@ def infer_steps(report: Report, work: GpuWork) -> tuple[Steps, Attribution]:
     """Steps of each process and device, from a sequence of operations that repeats over and over.
 
     A repetition begins where the GPU waits longest between two operations in every one, since the host comes between
-    steps; a name that occurs once a step finds that place again in each. Where nothing repeats there are no steps.
+    steps; a name that occurs once per step finds that place again in each. Where nothing repeats there are no steps.
+    Their times are those of the GPU. PackError when the report's export is damaged.
     """
     step_of = np.full(len(work), OUTSIDE, dtype=np.int32)
     found: list[tuple[int, np.ndarray]] = []
@@ -73,7 +75,7 @@ def _are_steps(name: np.ndarray, edges: np.ndarray, length: int) -> bool:
 def _edges(name: np.ndarray, begin: int, at: int, length: int) -> np.ndarray:
     """Where each step begins, and where the last one ends; from `begin` on, a step as the one at `at`.
 
-    By the name nearest behind a beginning that occurs once a step; so an operation more or less in one step moves
+    By the name nearest behind a beginning that occurs once per step; so an operation more or less in one step moves
     no other.
     """
     pattern = name[at : at + length]
@@ -100,7 +102,7 @@ def _period(name: np.ndarray) -> tuple[int, int] | None:
     """Where a repeating sequence begins and how long it is; None when nothing repeats.
 
     A name that occurs n times, evenly spaced, proposes a length; the sequence is right when nearly every operation
-    has the name of the one a length before. The rarest names propose first: they come once a step.
+    has the name of the one a length before. The rarest names propose first: they come once per step.
     """
     if len(name) < LEAST_STEPS * LEAST_LENGTH:
         return None

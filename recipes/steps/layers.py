@@ -24,13 +24,15 @@ from recipes.steps.ranges import Ranges
 from recipes.steps.steps import Steps
 
 _COUNTER = re.compile(r"\d+")
+#: Levels of ranges, and characters of a path, beyond which layers are not told apart: pushes without pops pile up.
 _MOST_LEVELS, _LONGEST_PATH = 100, 2000
 
 
 @dataclass(frozen=True)
 class Layers:
-    """The layer of each operation (int32, an index into `names`; NONE for none), and whether it is that of the
-    capture of a CUDA graph (bool). A name is the path from the outermost range inside the step, counters folded."""
+    """The layer of each operation (int32, an index into `names`; NONE for none), and whether it is that of the capture
+    of a CUDA graph (bool per operation). A name is the path from the outermost range inside the step, counters
+    folded."""
 
     of_operation: np.ndarray
     by_capture: np.ndarray
@@ -43,7 +45,8 @@ def fold_counters(text: str) -> str:
 
 
 def find_layers(report: Report, work: GpuWork, launches: Launches, ranges: Ranges, steps: Steps) -> Layers:
-    """The layers of all operations."""
+    """The layers of all operations. PackError when the report's export is damaged, or its host times lie farther apart
+    than any capture lasts."""
     nothing = Layers(np.full(len(work), NONE, dtype=np.int32), np.zeros(len(work), dtype=bool), [])
     own = np.flatnonzero(ranges.by_thread & ~_holds_step(ranges, steps))
     if not len(own):

@@ -16,7 +16,7 @@ from recipes.base.rule_file import packaged_rows, read_rule_file
 from recipes.engines.engines import RangeRule, engines
 
 _GENERIC = Path(__file__).with_name("phases.tsv")
-#: A rule is taken when at least so many ranges match.
+#: A rule is taken when at least so many ranges match: a single one may have the name of a step by chance.
 ENOUGH = 2
 USER_RULE = "user"
 #: Phases that read all weights once for one token a sequence (several with speculation), and phases of much compute.

@@ -40,6 +40,7 @@ class Projection:
 
     @property
     def duration_ns(self) -> np.ndarray:
+        """From the start of each entry to its end, int64."""
         return self.end_ns - self.start_ns
 
     @property
@@ -72,7 +73,7 @@ def _until_next(next_entry: np.ndarray, from_ns: np.ndarray, to_ns: np.ndarray) 
 
 
 def project(work: GpuWork, step_of: np.ndarray, steps: Steps, lost: np.ndarray | None = None) -> Projection:
-    """Projects the steps onto the devices. `step_of` is the step of each operation, negative for none.
+    """Projects the steps onto the devices. `step_of` is the step of each operation (int), negative for none.
 
     `lost`, bool per step, are steps whose work was not recorded: nothing that follows a step lies beyond one of these.
     """
@@ -118,8 +119,8 @@ def _stretches(pid: np.ndarray, lost: np.ndarray | None) -> np.ndarray:
 
 
 def launches_of_entries(projection: Projection, launches: Launches) -> np.ndarray:
-    """How many distinct calls launched the operations of each entry, int64; one of many operations, as of a graph, is
-    one."""
+    """How many distinct calls launched the operations of each entry, int64; one that launched many, as of a graph,
+    counts once."""
     known = np.flatnonzero((projection.of_operation >= 0) & (launches.of_operation >= 0))
     width = len(launches.start_ns) + 1
     pairs = distinct(projection.of_operation[known].astype(np.int64) * width + launches.of_operation[known])

@@ -66,7 +66,7 @@ class Payloads:
 
 
 def read_payloads(report: Report, prefix: str) -> Payloads:
-    """The closed ranges whose text begins with a prefix, whatever their domain."""
+    """The closed ranges whose text begins with a prefix, whatever their domain. PackError for a damaged export."""
     columns = ["start_ns", "end_ns", "event_type", "domain_id", "global_tid", "text", "payload", "payload_bytes"]
     events = report.read(schema.NVTX, columns)
     text = events["text"].combine_chunks()
@@ -90,7 +90,8 @@ def read_payloads(report: Report, prefix: str) -> Payloads:
 
 
 def read_ranges(report: Report, last_ns: int) -> Ranges:
-    """The ranges of a report; `last_ns` is where ranges end that were never closed."""
+    """The ranges of a report; `last_ns` is where ranges end that were never closed. PackError when its export is
+    damaged."""
     columns = ["start_ns", "end_ns", "event_type", "domain_id", "global_tid", "text"]
     events = report.read(schema.NVTX, columns)
     kind = events["event_type"].combine_chunks()

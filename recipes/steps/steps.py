@@ -46,7 +46,7 @@ def find_steps(ranges: Ranges, rules: Sequence[PhaseRule]) -> Steps:
     """The steps among the ranges: in each process those of the first rule that enough ranges match.
 
     Of matching ranges inside each other on a thread (start and end ranges: of those that it started) the outermost is
-    the step.
+    the step. PackError when host times lie farther apart than any capture lasts.
     """
     chosen: list[np.ndarray] = []
     meanings: list[Meaning] = []
