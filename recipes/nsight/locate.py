@@ -20,6 +20,7 @@ from recipes.base.cache_folder import cache_root
 from recipes.base.errors import PackError
 
 NAMED_BY = "NSYS_LLM_RECIPES_NSYS"
+#: The release with which `nsys recipe` came.
 FIRST_WITH_RECIPES = (2023, 1)
 RECIPE_PACKAGE = Path("python/packages/nsys_recipe")
 HOW_TO_GET = "get it from developer.nvidia.com/nsight-systems and put nsys on PATH, or name it in " + NAMED_BY
