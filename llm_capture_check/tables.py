@@ -116,7 +116,7 @@ STEP_TIMES = Table(
         EDGE_REASON,
         Column("start_ns", "int64", "first start of its operations"),
         Column("duration_ns", "int64", "first start to last end"),
-        Column("period_ns", "int64", "start to start of the next step; null for the last"),
+        Column("period_ns", "int64", "start to start of the next step; null for the last and before lost work"),
         Column("operations", "int64", "operations in it"),
         Column("gemm_ns", "int64", "summed GEMM durations, a proxy for the GPU clock"),
     ),

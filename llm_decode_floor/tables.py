@@ -37,7 +37,7 @@ STEPS = Table(
         Column(
             "period_ns",
             "int64",
-            "start to start of the process's consecutive steps on the device; null for the last",
+            "start to start of the process's consecutive steps on the device; null for the last and before lost work",
         ),
         Column(
             "itl_ns",

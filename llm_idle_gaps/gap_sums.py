@@ -75,7 +75,10 @@ class GapSums:
         self.time_ns += sums(code, duration_ns, self.counts.size).reshape(self.counts.shape)
         wanted = duration_ns >= min_gap_ns
         if len(gaps) > LARGEST:
-            wanted[np.argpartition(duration_ns, -LARGEST)[-LARGEST:]] = True
+            least_ns = np.partition(duration_ns, -LARGEST)[-LARGEST]
+            longer, equal = np.flatnonzero(duration_ns > least_ns), np.flatnonzero(duration_ns == least_ns)
+            # Of equal ones the first, as everywhere: which ones argpartition takes differs between versions of NumPy.
+            wanted[longer] = wanted[equal[: LARGEST - len(longer)]] = True
         else:
             wanted[:] = True
         chosen = np.flatnonzero(wanted)

@@ -141,7 +141,7 @@ STEP_IDLE = Table(
         Column(
             "period_ns",
             "int64",
-            "start to start of the process's next step; null for the last",
+            "start to start of the process's next step; null for the last and before lost work",
         ),
         Column("idle_ns", "int64", "nothing ran on the device"),
         *_BY_CAUSE,

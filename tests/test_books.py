@@ -18,6 +18,7 @@ from invariants import OPTIONS
 from llm_idle_gaps.device_steps import steps_of_devices
 
 FAMILIES, IDLE, NCCL, CHECK = "llm_kernel_families", "llm_idle_gaps", "llm_nccl_sum", "llm_capture_check"
+pytestmark = pytest.mark.slow
 Books = dict[str, Outcome]
 #: (check, inputs): why the recipes disagree there. Each is expected to fail, and must leave here when it does not.
 KNOWN: dict[tuple[str, str], str] = {}

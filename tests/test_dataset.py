@@ -165,7 +165,8 @@ class Stop(BaseException):
 def test_crash_at_any_write_shows_the_old_rows_or_the_new(job, tmp_path, monkeypatch):
     """Every write and every delete of a re-capture fails in turn; the next run makes good."""
     one, two = task_of(job / "rank0.nsys-rep", tmp_path / "ds"), task_of(OTHER_RANKS[0], tmp_path / "ds")
-    old, new = ((*_analyse(task, lambda text: None)[:2], task) for task in (one, two))
+    analysed = ((task, _analyse(task, lambda text: None)) for task in (one, two))
+    old, new = ((found.tables, file, task) for task, (found, file, _) in analysed)
     wanted = {}
     for name, (tables, file, _) in (("old", old), ("new", new)):
         (tmp_path / name).mkdir()

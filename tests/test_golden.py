@@ -14,6 +14,8 @@ import pytest
 from golden_runs import Case, every_case, why_not
 from golden_text import GOLDEN, golden_file, golden_text
 
+pytestmark = pytest.mark.slow
+
 _SHOWN = 80
 
 
