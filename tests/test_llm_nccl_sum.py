@@ -188,7 +188,7 @@ def test_healthy_pair_is_acquitted(reports, sqlite_of, tmp_path):
     assert "straggler" not in said
     # Three of its five steps hold most of the waiting: who is late in these is no verdict on a rank.
     assert "arrival skew" not in said
-    assert "steps that hold most of it, which may be chance: capture more steps" in said
+    assert "steps that hold most of it, which may be chance: capture " in said
 
 
 def test_training_is_bound_by_transfer_and_hides_most_of_it(sqlite_of, tmp_path):
@@ -597,7 +597,8 @@ def test_step_without_a_phase_is_no_decode_step():
     steps = pd.DataFrame(
         {"phase": ["step"], "edge": [False], "duration_ns": [1_000], "calls": [1], "exposed_ns": [300]}
     )
-    together = SimpleNamespace(kernels=pd.DataFrame({"phase": ["step"], "duration_ns": [300]}), sets=[])
+    kernels = pd.DataFrame({"phase": ["step"], "edge": [False], "duration_ns": [300]})
+    together = SimpleNamespace(kernels=kernels, sets=[])
     (said,) = _decode(steps, together, pd.DataFrame({"phase": ["step"], "bytes": [None], "calls": [1]}))
     assert said.startswith("Exposed communication is 30.0 % of a step (300 ns), waiting for other ranks included")
     (said,) = _decode(steps.assign(phase="decode"), together, pd.DataFrame())

@@ -98,7 +98,7 @@ def test_order_of_completion_does_not_matter(name, tmp_path, monkeypatch, capsys
 def task_for(path: Path, spill: Spill | None = None) -> run.Task:
     (item,) = find_inputs([str(path)])
     return run.Task(item, 1, 2, "llm_kernel_families", run.load_recipe("llm_kernel_families").settings(_Options()),
-                    Span(), None, None, None, spill)  # fmt: skip
+                    Span(), None, None, spill=spill)  # fmt: skip
 
 
 class _Options:

@@ -106,8 +106,11 @@ def short_replays(subject: Subject) -> Iterator[Finding]:
     for _, rows, nodes in read_graph_nodes(subject.capture.report, subject.capture.work):
         launch = subject.capture.launches.of_operation[rows]
         inside = (nodes >= 0) & (launch != NONE)
-        pairs = np.stack([nodes[inside] >> _GRAPH_SHIFT, launch[inside]])
-        (graph, _), counts = np.unique(pairs, axis=1, return_counts=True)
+        launch, counts = launch[inside], np.bincount(launch[inside])
+        # A launch replays one graph.
+        graph_of = np.zeros(len(counts), dtype=np.int64)
+        graph_of[launch] = nodes[inside] >> _GRAPH_SHIFT
+        graph, counts = graph_of[counts > 0], counts[counts > 0]
         for one in np.unique(graph).tolist():
             # The window may cut the first and the last; launches are numbered in order of time.
             own = counts[graph == one][1:-1]
