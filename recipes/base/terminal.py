@@ -29,7 +29,8 @@ def plain(text: str, *, keep_lines: bool = False) -> str:
 
 def text_width(default: int) -> int:
     """How many columns text may take: those of the terminal that standard output is, `default` for files and pipes."""
-    return shutil.get_terminal_size((default, 0)).columns if sys.stdout.isatty() else default
+    # A terminal without a size says 0, which Python 3.10 passes on.
+    return (shutil.get_terminal_size((default, 0)).columns or default) if sys.stdout.isatty() else default
 
 
 def fitted(text: str, width: int) -> str:
