@@ -48,7 +48,8 @@ def distinct(values: np.ndarray) -> np.ndarray:
     ordered = np.sort(values, kind="stable")
     first = np.ones(len(ordered), dtype=bool)
     first[1:] = ordered[1:] != ordered[:-1]
-    return ordered[first]
+    # Mostly all are: nothing to copy then.
+    return ordered if first.all() else ordered[first]
 
 
 def sums(code: np.ndarray, values: np.ndarray, count: int) -> np.ndarray:

@@ -78,9 +78,10 @@ def _groups(seen: Seen, counted: np.ndarray) -> list[np.ndarray]:
     if not len(entries):
         return []
     step = projection.step[entries]
-    key = np.stack([projection.device[entries], seen.steps.pid[step], seen.steps.phase[step]]).astype(np.int64)
-    _, group = np.unique(key, axis=1, return_inverse=True)
-    group = group.ravel()
+    # One number for each device, process and phase: rows of several are slow to sort where steps are many.
+    pids, pid = np.unique(seen.steps.pid[step], return_inverse=True)
+    key = (projection.device[entries].astype(np.int64) * len(pids) + pid) * len(seen.steps.phases)
+    _, group = np.unique(key + seen.steps.phase[step], return_inverse=True)
     parts = (entries[group == number] for number in range(int(group.max()) + 1))
     return [part for part in parts if len(part) >= _ENOUGH]
 

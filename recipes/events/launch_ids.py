@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from recipes.base.memory import distinct
 from recipes.events.gpu_work import GpuWork, read_correlation
 from recipes.report.report import Report
 
@@ -27,12 +28,8 @@ class LaunchIds:
         self._count = 0
         self.work_end_ns: dict[int, int] = {}
         for process, rows, correlation_id in read_correlation(report, work):
-            # Stable: the ids of each kind of operation are mostly in order, and that sort is fast on runs.
-            ordered = np.sort(correlation_id, kind="stable")
-            first = np.ones(len(ordered), dtype=bool)
-            first[1:] = ordered[1:] != ordered[:-1]
-            # Mostly every operation has a launch of its own: nothing to copy then.
-            self._ids[process] = ordered if first.all() else ordered[first]
+            # The ids of each kind of operation are mostly in order, and mostly every operation has its own.
+            self._ids[process] = distinct(correlation_id)
             self._first[process] = self._count
             self.of_operation[rows] = self.of_calls(process, correlation_id)
             self._count += len(self._ids[process])
